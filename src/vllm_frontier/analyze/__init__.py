@@ -1,0 +1,1 @@
+"""From tables to the frontier: pure functions, frames in, frames out."""

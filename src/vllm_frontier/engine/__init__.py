@@ -1,0 +1,1 @@
+"""Engines: how a server is called, what its log means, why it failed."""

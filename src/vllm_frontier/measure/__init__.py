@@ -1,0 +1,1 @@
+"""Measure a running server over HTTP, as a client would."""

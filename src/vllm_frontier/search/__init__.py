@@ -1,0 +1,1 @@
+"""Which cell is launched next: ask and tell, without I/O."""

@@ -1,0 +1,152 @@
+"""What a sweep is, as frozen values: validated once by `config`, read everywhere.
+
+Memory is in GiB, durations in seconds, lengths in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_frontier.grid import Cell, Grid, cell_id, digest
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSpec:
+    """How tokens are drafted when depth is above 0.
+
+    `method` is one of mtp, ngram, eagle3, draft_model; `model` is the drafter for the last
+    two; `args` are further keys of vLLM's `--speculative-config`.
+    """
+
+    method: str = "mtp"
+    model: str | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The model of a sweep; `id` is a folder or a hub id, `args` are vLLM arguments it needs."""
+
+    name: str
+    id: str
+    revision: str | None = None
+    quantization: str | None = None
+    max_context: int | None = None
+    speculation: SpeculationSpec = field(default_factory=SpeculationSpec)
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CardSpec:
+    """The card of a sweep.
+
+    For `kind: cpu` the card is a slice of memory declared in the configuration: a cell gets
+    `utilization * memory_gib - reserved_gib` for its KV cache.
+    `baseline_tolerance_gib` is how far memory in use may lie above the sweep's baseline
+    before a launch is held back, `drain_timeout_s` how long it is held back.
+    """
+
+    kind: str  # nvidia | cpu | simulated
+    name: str
+    memory_gib: float
+    reserved_gib: float = 0.0
+    uuids: tuple[str, ...] = ()
+    baseline_tolerance_gib: float = 0.5
+    drain_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """The program that is launched.
+
+    `python` is an interpreter with vLLM in it (None: the one that runs this program);
+    `command` replaces it by a template such as a container call, in which `{port}`,
+    `{model}`, `{args}`, `{gpus}` and `{name}` are filled in. `args` and `env` are fixed for the
+    sweep; None in `args` means a bare flag is left out, True a flag without a value.
+    """
+
+    kind: str  # vllm | vllm-cpu | simulated
+    python: str | None = None
+    command: str | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    card_file: str | None = None
+    tensor_parallel: int = 1
+    ready_timeout_s: float = 900.0
+    stop_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """What is measured on a cell that starts.
+
+    `tasks` are names of bundled tasks or paths of task files; each is run `repeats` times
+    after `warmups` requests that are not kept. `prefill_tokens` is the length of the uncached
+    prompt of a prefill run (cut to what the window allows).
+    """
+
+    tasks: tuple[str, ...] = ("edit", "code", "prose")
+    repeats: int = 3
+    warmups: int = 1
+    max_tokens: int | None = None  # None: each task's own
+    temperature: float = 0.0
+    thinking: bool = False
+    prefill_tokens: int = 4096
+    request_timeout_s: float = 600.0
+    fill_timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpec:
+    """Which cells are launched, and within what budget (None: no limit)."""
+
+    strategy: str = "exhaustive"
+    max_hours: float | None = None
+    max_launches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """How attempts are spread over cards; `address` is that of a running Ray cluster."""
+
+    retries: int = 1
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSpec:
+    """A grid on one model and one card, and how it is launched and measured."""
+
+    name: str
+    model: ModelSpec
+    card: CardSpec
+    engine: EngineSpec
+    grid: Grid
+    workload: WorkloadSpec
+    search: SearchSpec
+    schedule: ScheduleSpec
+    out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepIdentity:
+    """What decides the results of a sweep beside the axes of a cell.
+
+    `cell_part` enters every cell's id; `workload` is the digest of the workload, kept apart
+    so that a changed task measures again without pretending that the cell is new.
+    """
+
+    cell_part: Mapping[str, Any]
+    workload: str
+
+    def cell_id(self, cell: Cell) -> str:
+        """The identity of a cell of this sweep, 16 hex digits."""
+        return cell_id(cell, self.cell_part)
+
+    @property
+    def digest(self) -> str:
+        """One digest for the whole sweep, its workload included."""
+        return digest({"cell": dict(self.cell_part), "workload": self.workload})

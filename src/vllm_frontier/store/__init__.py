@@ -1,0 +1,1 @@
+"""The files of a sweep: paths, schema, atomic writes, tables."""
