@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from vllm_frontier.grid import Cell, Grid, cell_id, digest
@@ -128,7 +127,6 @@ class SweepSpec:
     workload: WorkloadSpec
     search: SearchSpec
     schedule: ScheduleSpec
-    out: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

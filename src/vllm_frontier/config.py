@@ -1,0 +1,372 @@
+"""From YAML files and overrides to a frozen, validated `SweepSpec` (the only Hydra import).
+
+A sweep is a primary config of Hydra: a name in sweeps/ or the path of a YAML file. Groups are
+looked up beside that file, in its `conf/` folder, in `./conf`, and among the shipped ones, in
+this order, so that a new model or card is a new YAML file and nothing else. Whatever is wrong
+with a configuration is raised as ConfigError with one line for the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vllm_frontier import config_checks
+from vllm_frontier.config_schema import GROUPS, SweepConf
+from vllm_frontier.errors import ConfigError
+from vllm_frontier.spec import (
+    CardSpec,
+    EngineSpec,
+    ModelSpec,
+    ScheduleSpec,
+    SearchSpec,
+    SpeculationSpec,
+    SweepSpec,
+    WorkloadSpec,
+)
+
+PACKAGE = Path(__file__).parent
+
+# Reads the first card of this machine: (name, GiB, uuids); raises ConfigError without one.
+CardReader = Callable[[], tuple[str, float, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A sweep and the plain dictionary it was made from (what sweep.yaml keeps)."""
+
+    spec: SweepSpec
+    document: dict[str, Any]
+
+
+def shipped(folder: str) -> Path:
+    """A shipped folder (`conf` or `sweeps`): in the installed package, else in the checkout."""
+    installed = PACKAGE / folder
+    return installed if installed.is_dir() else PACKAGE.parents[1] / folder
+
+
+def ready_sweeps() -> list[str]:
+    """The names of the sweeps that come with the program."""
+    return sorted(path.stem for path in shipped("sweeps").glob("*.yaml"))
+
+
+def compose_sweep(
+    sweep: str, overrides: Sequence[str] = (), *, read_card: CardReader | None = None
+) -> Composed:
+    """Compose, complete and validate a sweep.
+
+    Args:
+        sweep: a name in sweeps/, or the path of a YAML file.
+        overrides: `KEY=VALUE` in Hydra's override grammar.
+        read_card: how `card=auto` learns the card; None where no card may be asked for.
+
+    Raises:
+        ConfigError: anything is wrong; the text is one line for the user.
+    """
+    path = _find_sweep(sweep)
+    checked = [_check_override(override) for override in _parse(overrides)]
+    composed = _compose(path, checked)
+    if OmegaConf.is_missing(composed, "name"):
+        composed.name = path.stem
+    conf = _typed(composed)
+    _complete(conf, read_card)
+    return Composed(spec=_spec(conf), document=_document(conf))
+
+
+def spec_from_document(document: Mapping[str, Any]) -> SweepSpec:
+    """The sweep that `Composed.document` describes, validated again."""
+    return _spec(_typed(OmegaConf.create(dict(document))))
+
+
+# Composition
+
+
+def _find_sweep(sweep: str) -> Path:
+    path = Path(sweep)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if not path.is_file():
+            raise ConfigError(f"there is no sweep file {sweep}")
+        if path.suffix != ".yaml":
+            raise ConfigError(f"{sweep}: the name of a sweep file ends in .yaml")
+        return path.resolve()
+    ready = shipped("sweeps") / f"{sweep}.yaml"
+    if not ready.is_file():
+        names = ready_sweeps()
+        near = difflib.get_close_matches(sweep, names, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"there is no sweep {sweep!r}: {hint}ready sweeps are {', '.join(names)}; "
+            "a file of your own is given by its path, such as ./my-sweep.yaml"
+        )
+    return ready
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        if "=" not in text and not text.startswith("~"):
+            raise ConfigError(f"cannot read {text!r}: overrides are written KEY=VALUE")
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"cannot read the override {text!r} ({reason}): write KEY=VALUE, "
+                "lists as [1,2], quotes around text with special characters"
+            ) from None
+        if parsed[-1].is_sweep_override():
+            raise ConfigError(
+                f"{text!r} gives several values without brackets: write "
+                f"{parsed[-1].key_or_group}=[...]"
+            )
+    return parsed
+
+
+def _check_override(override: Override) -> str:
+    """The override as Hydra wants it, its key known to exist."""
+    line = str(override.input_line)
+    key = str(override.key_or_group)
+    if key in GROUPS or key == "hydra.searchpath":
+        if key in GROUPS and isinstance(override.value(), dict):
+            raise ConfigError(f"{key}=NAME chooses a file of conf/{key}; single keys are {key}.KEY")
+        return line
+    if "." in key or key == "name":
+        known, open_mappings = _known_keys()
+        if key in known:
+            return line
+        if any(key.startswith(f"{mapping}.") for mapping in open_mappings):
+            # Keys of an open mapping need not exist before; Hydra calls that `++`.
+            return f"++{line.lstrip('+')}" if not line.startswith("~") else line
+    raise _unknown_key(key)
+
+
+def _compose(path: Path, overrides: list[str]) -> DictConfig:
+    store = ConfigStore.instance()
+    store.store(name="schema", node=SweepConf)
+    if not OmegaConf.has_resolver("bundled_model"):
+        OmegaConf.register_new_resolver(
+            "bundled_model", lambda name: str(PACKAGE / "models" / str(name))
+        )
+    folders = [
+        path.parent,
+        path.parent / "conf",
+        Path.cwd() / "conf",
+        shipped("conf"),
+        shipped("sweeps"),
+    ]
+    places = ",".join(_quoted(f"file://{folder}") for folder in folders if folder.is_dir())
+    GlobalHydra.instance().clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a missing `_self_` is not an error
+            with initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
+                composed = compose(
+                    config_name=path.stem, overrides=[f"hydra.searchpath=[{places}]", *overrides]
+                )
+    except MissingConfigException as error:
+        raise _missing_option(error) from None
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _readable(error) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(path)
+        problem = getattr(error, "problem", None) or "not valid YAML"
+        raise ConfigError(f"{where}: {problem}") from None
+    if "workload" not in composed or "engine" not in composed:
+        raise ConfigError(
+            f"{path}: a sweep file begins with `defaults: [base, override model: NAME, _self_]`; "
+            "without `base` it has no keys to build on"
+        )
+    return composed
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _typed(config: DictConfig) -> SweepConf:
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(SweepConf), config)
+        missing = sorted(OmegaConf.missing_keys(merged))
+        if "simulated" == OmegaConf.select(merged, "engine.kind") and "model.id" in missing:
+            merged.model.id = merged.model.name  # the simulated card needs no model files
+            missing.remove("model.id")
+        if missing:
+            raise _mandatory(missing[0])
+        typed = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise _readable(error) from None
+    if not isinstance(typed, SweepConf):
+        raise ConfigError("the configuration of a sweep is a mapping of keys")
+    return typed
+
+
+def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
+    """Fill in what only the card knows."""
+    if conf.engine.kind == "simulated":
+        from vllm_frontier.engine.simulated import simulated_card_spec
+
+        card = simulated_card_spec(conf.engine.card_file)
+        conf.card.kind, conf.card.name, conf.card.memory_gib = card.kind, card.name, card.memory_gib
+        conf.card.reserved_gib, conf.card.uuids = 0.0, []
+        return
+    if conf.card.kind == "nvidia" and conf.card.name is None:
+        if read_card is None:
+            raise ConfigError("card=auto needs an NVIDIA card here: name one, such as card=rtx5090")
+        name, memory_gib, uuids = read_card()
+        conf.card.name, conf.card.memory_gib, conf.card.uuids = name, memory_gib, list(uuids)
+    if conf.card.name is None:
+        raise _mandatory("card.name")
+    if conf.card.memory_gib is None:
+        raise _mandatory("card.memory_gib")
+
+
+# Checked values
+
+
+def _spec(conf: SweepConf) -> SweepSpec:
+    config_checks.check_choices(conf)
+    config_checks.check_numbers(conf)
+    grid = config_checks.check_grid(conf)
+    config_checks.check_window(conf)
+    speculation = SpeculationSpec(**vars(conf.model.speculation))
+    model = {**vars(conf.model), "speculation": speculation}
+    card = {**vars(conf.card), "uuids": tuple(conf.card.uuids)}
+    engine = {
+        **vars(conf.engine),
+        "env": {str(name): str(value) for name, value in conf.engine.env.items()},
+    }
+    workload = {**vars(conf.workload), "tasks": tuple(conf.workload.tasks)}
+    return SweepSpec(
+        name=_checked_name(conf.name),
+        model=ModelSpec(**model),
+        card=CardSpec(**card),
+        engine=EngineSpec(**engine),
+        grid=grid,
+        workload=WorkloadSpec(**workload),
+        search=SearchSpec(**vars(conf.search)),
+        schedule=ScheduleSpec(**vars(conf.schedule)),
+    )
+
+
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ConfigError(
+            f"name is {name!r}, but must be a plain folder name (letters, digits, . _ -)"
+        )
+    return name
+
+
+def _document(conf: SweepConf) -> dict[str, Any]:
+    document: dict[str, Any] = dataclasses.asdict(conf)
+    return document
+
+
+# Errors in words
+
+
+def _known_keys() -> tuple[set[str], set[str]]:
+    """All keys that can be set, and those of them that are open mappings."""
+    known: set[str] = set()
+    open_mappings: set[str] = set()
+    for key, is_mapping in _walk(SweepConf, ""):
+        known.add(key)
+        if is_mapping:
+            open_mappings.add(key)
+    return known, open_mappings
+
+
+def _walk(node: type[Any], prefix: str) -> Iterator[tuple[str, bool]]:
+    for item in dataclasses.fields(node):
+        key = f"{prefix}{item.name}"
+        inner = item.default_factory
+        if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+            yield from _walk(inner, f"{key}.")
+        else:
+            yield key, str(item.type).startswith("Dict")
+
+
+def _unknown_key(key: str) -> ConfigError:
+    known, _ = _known_keys()
+    candidates = [*sorted(known), *GROUPS]
+    near = difflib.get_close_matches(key, candidates, n=1, cutoff=0.5)
+    if not near:
+        last = key.rsplit(".", 1)[-1]
+        near = [name for name in candidates if name.rsplit(".", 1)[-1] == last][:1]
+    hint = f"did you mean {near[0]!r}?" if near else f"sections are {', '.join(GROUPS)}"
+    return ConfigError(f"unknown key {key!r}: {hint}")
+
+
+def _mandatory(key: str) -> ConfigError:
+    examples = {
+        "model.id": "a folder or a hub id, such as model.id=/models/my-model",
+        "grid.context": "window lengths in tokens, such as grid.context=[8192,16384]",
+        "card.name": "the name of the card, such as card.name='RTX 5090'",
+        "card.memory_gib": "the card's memory, such as card.memory_gib=24",
+        "model.name": "a short name for the model, such as model.name=my-model",
+    }
+    return ConfigError(f"{key} is not set: give {examples.get(key, 'a value')}")
+
+
+def _missing_option(error: MissingConfigException) -> ConfigError:
+    lines = str(error).splitlines()
+    match = re.search(r"Could not find '([^']+)'", lines[0])
+    wanted = match.group(1) if match else lines[0]
+    group, _, option = wanted.rpartition("/")
+    options = sorted(str(name) for name in error.options or ())
+    near = difflib.get_close_matches(option, options, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    known = f"there are {', '.join(options)}" if options else "there is no such file"
+    return ConfigError(f"there is no {group or 'config'} {option!r}: {hint}{known}")
+
+
+def _readable(error: Exception) -> ConfigError:
+    """One line out of Hydra's and OmegaConf's chained exceptions."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    for link in chain:
+        full_key = getattr(link, "full_key", None)
+        if not full_key:
+            continue
+        text = str(link).splitlines()[0]
+        if "not in" in text:
+            return _unknown_key(str(full_key))
+        return ConfigError(f"{full_key}: {_in_words(text)}")
+    text = str(error)
+    match = re.match(r"You must specify '(\w+)'", text)
+    if match:
+        options = ", ".join(line.strip() for line in text.splitlines()[2:])
+        return ConfigError(f"no {match.group(1)} is chosen: add {match.group(1)}=NAME ({options})")
+    return ConfigError(text.splitlines()[0])
+
+
+def _in_words(text: str) -> str:
+    match = re.match(r"Value '(.*)' of type '.*' could not be converted to (\w+)", text)
+    if match:
+        wanted = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+        return f"{match.group(1)!r} is not {wanted.get(match.group(2), match.group(2))}"
+    if "is not a ListConfig" in text:
+        return "must be a list, such as [1,2]"
+    if "is not a DictConfig" in text or "Cannot assign" in text:
+        return "must be a mapping of keys to values"
+    return text[:1].lower() + text[1:]
+

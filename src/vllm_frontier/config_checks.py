@@ -1,0 +1,229 @@
+"""Checks of a composed configuration that its types cannot express.
+
+Each check raises ConfigError with one line that names the key, says what is wrong and what
+would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from vllm_frontier.config_schema import SweepConf
+from vllm_frontier.errors import ConfigError
+from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
+from vllm_frontier.measure.task import needs_tokens
+
+CARD_KINDS = ("nvidia", "cpu", "simulated")
+ENGINE_KINDS = ("vllm", "vllm-cpu", "simulated")
+METHODS = ("mtp", "ngram", "eagle3", "draft_model")
+# vLLM arguments that the built-in axes or the launch itself set.
+OWNED_ARGUMENTS = {
+    "max_model_len": "grid.context",
+    "gpu_memory_utilization": "grid.utilization",
+    "kv_cache_memory_bytes": "grid.utilization",
+    "enforce_eager": "grid.graphs",
+    "speculative_config": "grid.depth and model.speculation",
+    "num_speculative_tokens": "grid.depth",
+    "tensor_parallel_size": "engine.tensor_parallel",
+    "model": "model.id",
+    "revision": "model.revision",
+    "served_model_name": "model.name",
+    "port": None,
+    "host": None,
+    "api_key": None,
+}
+
+
+def check_grid(conf: SweepConf) -> Grid:
+    """The grid of a configuration, every axis and rule checked."""
+    grid = conf.grid
+    axes: dict[str, Sequence[Any]] = {
+        "depth": grid.depth,
+        "context": grid.context,
+        "graphs": grid.graphs,
+        "utilization": grid.utilization,
+    }
+    for name, values in axes.items():
+        _check_values(f"grid.{name}", values)
+    _each("grid.depth", grid.depth, lambda v: v >= 0, "0 (no speculation) or more tokens a step")
+    _each("grid.context", grid.context, lambda v: v > 0, "a number of tokens above 0")
+    _each(
+        "grid.utilization", grid.utilization, lambda v: 0 < v <= 1, "a share above 0 and at most 1"
+    )
+    extra = tuple(_extra_axis(name, values) for name, values in sorted(grid.extra.items()))
+    known = {*axes, *grid.extra}
+    exclude = tuple(_exclude_rule(i, rule, known) for i, rule in enumerate(grid.exclude))
+    result = Grid(
+        depth=tuple(grid.depth),
+        context=tuple(grid.context),
+        graphs=tuple(grid.graphs),
+        utilization=tuple(grid.utilization),
+        extra=extra,
+        exclude=exclude,
+    )
+    if not result.cells():
+        raise ConfigError("grid.exclude leaves no cell: remove or narrow a rule")
+    return result
+
+
+def check_numbers(conf: SweepConf) -> None:
+    """Counts, limits and durations of all sections."""
+    at_least_one: dict[str, float | None] = {
+        "workload.repeats": conf.workload.repeats,
+        "workload.max_tokens": conf.workload.max_tokens,
+        "workload.prefill_tokens": conf.workload.prefill_tokens,
+        "engine.tensor_parallel": conf.engine.tensor_parallel,
+        "search.max_launches": conf.search.max_launches,
+        "model.max_context": conf.model.max_context,
+    }
+    for key, value in at_least_one.items():
+        _require(value is None or value >= 1, key, value, "1 or more")
+    not_negative: dict[str, float] = {
+        "workload.warmups": conf.workload.warmups,
+        "workload.temperature": conf.workload.temperature,
+        "schedule.retries": conf.schedule.retries,
+        "card.reserved_gib": conf.card.reserved_gib,
+        "card.baseline_tolerance_gib": conf.card.baseline_tolerance_gib,
+        "card.drain_timeout_s": conf.card.drain_timeout_s,
+    }
+    for key, value in not_negative.items():
+        _require(value >= 0, key, value, "0 or more")
+    positive: dict[str, float | None] = {
+        "card.memory_gib": conf.card.memory_gib,
+        "engine.ready_timeout_s": conf.engine.ready_timeout_s,
+        "engine.stop_timeout_s": conf.engine.stop_timeout_s,
+        "workload.request_timeout_s": conf.workload.request_timeout_s,
+        "workload.fill_timeout_s": conf.workload.fill_timeout_s,
+        "search.max_hours": conf.search.max_hours,
+    }
+    for key, value in positive.items():
+        _require(value is None or value > 0, key, value, "above 0")
+
+
+def check_choices(conf: SweepConf) -> None:
+    """Words that must come from a closed set, and what each of them needs."""
+    _one_of("engine.kind", conf.engine.kind, ENGINE_KINDS)
+    _one_of("card.kind", conf.card.kind, CARD_KINDS)
+    _one_of("search.strategy", conf.search.strategy, ("exhaustive",))
+    method = conf.model.speculation.method
+    _one_of("model.speculation.method", method, METHODS)
+    if method in ("eagle3", "draft_model") and not conf.model.speculation.model:
+        raise ConfigError(
+            f"model.speculation.model is not set: the method {method} needs a drafter, "
+            "give its folder or hub id"
+        )
+    pairs = {"vllm": "nvidia", "vllm-cpu": "cpu", "simulated": "simulated"}
+    wanted = pairs[conf.engine.kind]
+    if conf.card.kind != wanted:
+        raise ConfigError(
+            f"engine={conf.engine.kind} needs a card of kind {wanted}, "
+            f"not {conf.card.kind}: choose another card=... or engine=..."
+        )
+    for section, args in (("engine.args", conf.engine.args), ("model.args", conf.model.args)):
+        for name in args:
+            _refuse_owned(f"{section}.{name}", name)
+
+
+def check_window(conf: SweepConf) -> None:
+    """Every context must hold the longest task."""
+    _check_values("workload.tasks", conf.workload.tasks)
+    needed = needs_tokens(conf.workload.tasks, conf.workload.max_tokens)
+    short = [value for value in conf.grid.context if value < needed]
+    if short:
+        raise ConfigError(
+            f"grid.context has {short[0]}, but the longest task needs a window of {needed} "
+            "tokens: drop the value, lower workload.max_tokens, or choose other workload.tasks"
+        )
+    limit = conf.model.max_context
+    if limit is not None and min(conf.grid.context) > limit:
+        raise ConfigError(
+            f"every value of grid.context is above model.max_context, which is {limit}: "
+            "add a shorter one"
+        )
+
+
+def _extra_axis(name: str, values: Sequence[Any]) -> Axis:
+    key = f"grid.extra.{name}"
+    if name in BUILT_IN_AXES:
+        raise ConfigError(f"{key} is a built-in axis: set grid.{name} instead")
+    _refuse_owned(key, name)
+    _check_values(key, values)
+    _each(
+        key,
+        values,
+        lambda v: isinstance(v, bool | int | float | str),
+        "a plain value (text, number, true or false)",
+    )
+    return Axis(name, tuple(values))
+
+
+def _refuse_owned(key: str, name: str) -> None:
+    plain = name.replace("-", "_").lstrip("_")
+    if plain in OWNED_ARGUMENTS:
+        owner = OWNED_ARGUMENTS[plain]
+        use = f"set {owner} instead" if owner else "it is chosen for every launch"
+        raise ConfigError(f"{key} cannot be set: {use}")
+
+
+def _exclude_rule(
+    index: int, rule: Mapping[str, Any], known: Iterable[str]
+) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+    key = f"grid.exclude[{index}]"
+    if not rule:
+        raise ConfigError(f"{key} is empty and would exclude every cell: name an axis and a value")
+    result = []
+    for name, value in rule.items():
+        if name not in known:
+            raise ConfigError(
+                f"{key} names the axis {name!r}, which the grid does not have: "
+                f"it has {', '.join(sorted(known))}"
+            )
+        values = tuple(value) if isinstance(value, list | tuple) else (value,)
+        result.append((name, tuple(_axis_value(key, name, item) for item in values)))
+    return tuple(result)
+
+
+def _axis_value(key: str, name: str, value: Any) -> Value:
+    if name == "graphs":
+        words = {"on": True, "true": True, "off": False, "false": False}
+        value = words.get(str(value).lower(), value)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key}.{name} must be true or false, not {value!r}")
+    elif name in BUILT_IN_AXES and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ConfigError(f"{key}.{name} must be a number or a list of numbers, not {value!r}")
+    result: Value = value
+    return result
+
+
+def _check_values(key: str, values: Sequence[Any]) -> None:
+    if len(values) == 0:
+        raise ConfigError(f"{key} is empty: give at least one value, such as {key}=[...]")
+    seen: set[tuple[type, Any]] = set()
+    for value in values:
+        mark = (bool if isinstance(value, bool) else object, str(value))
+        if mark in seen:
+            raise ConfigError(f"{key} has the value {_show(value)} twice: remove one")
+        seen.add(mark)
+
+
+def _each(key: str, values: Iterable[Any], holds: Callable[[Any], bool], right: str) -> None:
+    for value in values:
+        _require(holds(value), key, value, right, verb="has")
+
+
+def _require(ok: bool, key: str, value: Any, right: str, *, verb: str = "is") -> None:
+    if not ok:
+        raise ConfigError(f"{key} {verb} {_show(value)}, but must be {right}")
+
+
+def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{key} is {value!r}, but must be one of {', '.join(allowed)}")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
