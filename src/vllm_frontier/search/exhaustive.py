@@ -1,0 +1,65 @@
+"""Launch every cell, in the order of the grid, and failed ones again."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from vllm_frontier.grid import Cell
+from vllm_frontier.outcome import Status
+
+
+class Exhaustive:
+    """Every cell once; a cell that ended `failed` again, at most `retries` times.
+
+    An `interrupted` attempt is no attempt at all: its cell is launched again without using
+    up a retry.
+
+    Args:
+        cells: the cells in the order in which they are launched.
+        retries: how often a failed cell is tried again.
+        max_launches: how many cells may be asked for (None: no limit).
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], *, retries: int = 1, max_launches: int | None = None
+    ) -> None:
+        self._cells = tuple(cells)
+        self._retries = retries
+        self._left = max_launches
+        self._pending = deque(self._cells)
+        self._out: set[Cell] = set()
+        self._failures: Counter[Cell] = Counter()
+
+    @property
+    def planned(self) -> tuple[Cell, ...]:
+        """All cells, in order."""
+        return self._cells
+
+    @property
+    def finished(self) -> bool:
+        """Whether every cell has its outcome, or the budget is used up."""
+        return not self._out and (not self._pending or self._left == 0)
+
+    def ask(self) -> Cell | None:
+        """The next cell, None when none is left or the budget is used up."""
+        if not self._pending or self._left == 0:
+            return None
+        if self._left is not None:
+            self._left -= 1
+        cell = self._pending.popleft()
+        self._out.add(cell)
+        return cell
+
+    def tell(self, cell: Cell, status: Status) -> None:
+        """Note how an attempt ended; one that failed goes to the end of the queue."""
+        self._out.discard(cell)
+        if cell in self._pending:
+            self._pending.remove(cell)
+        if status is Status.FAILED:
+            self._failures[cell] += 1
+        again = status is Status.INTERRUPTED or (
+            status is Status.FAILED and self._failures[cell] <= self._retries
+        )
+        if again and cell in self._cells:
+            self._pending.append(cell)

@@ -1,0 +1,358 @@
+"""One attempt at a cell, start to finish: drain, launch, fill, measure, stop.
+
+`run_attempt` is a generator: it yields a `Progress` whenever the attempt moves on, so that a
+display can follow it and the caller can end it between any two steps, and it returns the
+`Outcome`. However it ends, nothing of the launch is left. What goes wrong with the launch is
+part of the outcome; an exception out of here is a fault of this program.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vllm_frontier.engine.protocol import Engine, LaunchPlan, LogReading
+from vllm_frontier.engine.reading import LogFollower
+from vllm_frontier.engine.registry import create_engine
+from vllm_frontier.grid import Cell
+from vllm_frontier.launch.drain import wait_drained
+from vllm_frontier.launch.environment import launch_environment, mask_secrets
+from vllm_frontier.launch.ports import free_port
+from vllm_frontier.launch.private import private_tmp, remove_private_tmp
+from vllm_frontier.launch.process import ExitStatus, Launch
+from vllm_frontier.measure.client import RequestFailure, ServerClient
+from vllm_frontier.measure.session import fill, measure
+from vllm_frontier.outcome import (
+    Failure,
+    FailureClass,
+    Outcome,
+    Phase,
+    Run,
+    StartupFacts,
+    Status,
+)
+from vllm_frontier.spec import SweepSpec
+from vllm_frontier.telemetry import MemorySampler, driver_version, memory_used_gib
+
+POLL_S = 0.2
+# vLLM needs about 5 s to notice that its engine process is gone.
+DEATH_NOTICE_S = 8.0
+# After the deciding line the traceback's wrappers follow within a moment.
+DECIDED_GRACE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRequest:
+    """Everything one attempt needs; can be sent to another node.
+
+    Attributes:
+        log: where the server's output goes.
+        environment: the complete environment that the launch starts from.
+        cards: UUIDs of the cards it may use, empty on a CPU.
+        baseline_gib: memory in use on those cards before the sweep; None if not known.
+    """
+
+    spec: SweepSpec
+    cell: Cell
+    cell_id: str
+    attempt: int
+    log: Path
+    environment: Mapping[str, str]
+    cards: tuple[str, ...] = ()
+    baseline_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where an attempt is: its phase, and a word more while it measures."""
+
+    phase: Phase
+    detail: str = ""
+
+
+Steps = Generator[Progress, None, Outcome]
+
+
+def run_attempt(request: AttemptRequest, record: Callable[[dict[str, Any]], None]) -> Steps:
+    """Try one cell.
+
+    Args:
+        request: what to try.
+        record: puts the description of the launch on disk; called once the supervisor's pid
+            is known and before the server is executed.
+
+    Returns:
+        (of the generator) how the attempt ended.
+    """
+    attempt = _Attempt(request, record)
+    return attempt.steps()
+
+
+class _Attempt:
+    def __init__(self, request: AttemptRequest, record: Callable[[dict[str, Any]], None]) -> None:
+        self.request = request
+        self.record = record
+        self.engine: Engine = create_engine(request.spec)
+        self.phase = Phase.SPAWN
+        self.started = False
+        self.filled = False
+        self.facts = StartupFacts()
+        self.runs: list[Run] = []
+        self.failure: Failure | None = None
+        self.exit: ExitStatus | None = None
+        self.began_at = time.time()
+        self.began = time.monotonic()
+        self.times: dict[str, float] = {}
+
+    def steps(self) -> Steps:
+        yield Progress(self.phase)
+        port = free_port()
+        if not self._drain(port):
+            return self._outcome(None)
+        served_name = f"{self.request.spec.model.name}-{secrets.token_hex(8)}"
+        plan = self.engine.plan_launch(
+            self.request.cell, port=port, served_name=served_name, cards=self.request.cards
+        )
+        tmp = private_tmp()
+        try:
+            environment = launch_environment(self.request.environment, plan.env, tmp=tmp)
+            with Launch.prepare(
+                plan.argv, environment, self.request.log, Path(tempfile.gettempdir())
+            ) as launch:
+                self._record(launch, plan)
+                with MemorySampler(self.request.cards, launch.members) as sampler:
+                    launch.begin()
+                    yield from self._serve(launch, plan)
+                    self._stop(launch)
+                return self._outcome(sampler.peak_gib)
+        finally:
+            remove_private_tmp(tmp)
+
+    # Before the launch
+
+    def _drain(self, port: int) -> bool:
+        card = self.request.spec.card
+
+        def read_used() -> float | None:
+            readings = [memory_used_gib(uuid) for uuid in self.request.cards]
+            known = [reading for reading in readings if reading is not None]
+            return sum(known) if known else None
+
+        drained = wait_drained(
+            read_used,
+            self.request.baseline_gib,
+            card.baseline_tolerance_gib,
+            card.drain_timeout_s,
+            port,
+        )
+        if not drained.ok:
+            self.failure = Failure(
+                FailureClass.MEMORY_CONTENDED,
+                Phase.SPAWN,
+                f"{drained.used_gib:.2f} GiB in use on the card after {drained.waited_s:.0f} s, "
+                f"{self.request.baseline_gib or 0:.2f} GiB when the sweep began",
+            )
+        return drained.ok
+
+    def _record(self, launch: Launch, plan: LaunchPlan) -> None:
+        supervisor = launch.supervisor
+        self.record(
+            {
+                "cell_id": self.request.cell_id,
+                "attempt": self.request.attempt,
+                "axes": self.request.cell.axes(),
+                "supervisor": {
+                    "pid": supervisor.pid,
+                    "start_time": supervisor.start_time,
+                    "host": os.uname().nodename,
+                },
+                "argv": mask_secrets(list(plan.argv)),
+                "environment": mask_secrets({k: v for k, v in plan.env.items() if v is not None}),
+                "port": plan.port,
+                "served_name": plan.served_name,
+                "started_at": self.began_at,
+            }
+        )
+
+    # While the server lives
+
+    def _serve(self, launch: Launch, plan: LaunchPlan) -> Generator[Progress, None, None]:
+        client = ServerClient(
+            f"http://127.0.0.1:{plan.port}",
+            plan.served_name,
+            time_scale=self.engine.time_scale,
+            request_timeout_s=self.request.spec.workload.request_timeout_s,
+        )
+        with client:
+            yield from self._wait_ready(launch, client)
+            if self.failure is not None:
+                return
+            self.started = True
+            self.times["ready_s"] = time.monotonic() - self.began
+            self.facts = replace(
+                self.facts, kv_tokens=self.facts.kv_tokens or client.kv_tokens()
+            )
+            began = time.monotonic()
+            yield from self._fill(launch, client)
+            if self.failure is None:
+                yield from self._measure(launch, client)
+            self.times["measure_s"] = time.monotonic() - began
+
+    def _wait_ready(
+        self, launch: Launch, client: ServerClient
+    ) -> Generator[Progress, None, None]:
+        deadline = time.monotonic() + self.request.spec.engine.ready_timeout_s
+        follower = LogFollower(self.request.log)
+        while True:
+            phase = follower.poll()
+            if "spawn_s" not in self.times and phase is not Phase.SPAWN:
+                self.times["spawn_s"] = time.monotonic() - self.began
+            if phase is not self.phase and phase is not Phase.READY:
+                self.phase = phase
+            ended = launch.poll()
+            if ended is not None or launch.exec_error is not None:
+                self._read_end(launch, ended)
+                return
+            if follower.decided:
+                time.sleep(DECIDED_GRACE_S)
+                self._read_end(launch, None)
+                if self.failure is not None:
+                    return
+            if client.healthy():
+                self._check_identity(client)
+                return
+            if time.monotonic() > deadline:
+                self._fail_from_log(
+                    FailureClass.STARTUP_TIMEOUT,
+                    f"not ready after {self.request.spec.engine.ready_timeout_s:g} s",
+                )
+                return
+            yield Progress(self.phase)
+            time.sleep(POLL_S)
+
+    def _check_identity(self, client: ServerClient) -> None:
+        """Only the server that knows this launch's own model name is this launch."""
+        reading = self._read_log()
+        self.facts = reading.facts
+        if client.model not in client.served_models():
+            self.failure = Failure(
+                FailureClass.PORT_IN_USE,
+                self.phase,
+                "another program answers on the port of this launch",
+            )
+            return
+        self.phase = Phase.READY
+
+    def _fill(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
+        self.phase = Phase.FILL
+        yield Progress(self.phase)
+        result = fill(
+            client, self.request.cell.context, self.request.spec.workload.fill_timeout_s
+        )
+        if isinstance(result, RequestFailure):
+            self._read_request_failure(launch, client, result)
+            return
+        self.runs.append(result)
+        self.filled = True
+
+    def _measure(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
+        self.phase = Phase.MEASURE
+        yield Progress(self.phase)
+        for result in measure(client, self.request.spec.workload, self.request.cell.context):
+            if isinstance(result, RequestFailure):
+                self._read_request_failure(launch, client, result)
+                return
+            self.runs.append(result)
+            yield Progress(self.phase, f"{result.task} {result.repeat + 1}")
+
+    def _stop(self, launch: Launch) -> None:
+        if self.failure is None:
+            self.phase = Phase.STOP
+        launch.stop(self.request.spec.engine.stop_timeout_s)
+
+    # Reading failures
+
+    def _read_log(self, ended: ExitStatus | None = None) -> LogReading:
+        return self.engine.read_log(
+            self.request.log,
+            exit_code=None if ended is None else ended.exit_code,
+            signal=None if ended is None else ended.signal,
+        )
+
+    def _read_end(self, launch: Launch, ended: ExitStatus | None) -> None:
+        """The server ended, or its log already says that it will."""
+        if launch.exec_error is not None:
+            self.failure = Failure(FailureClass.UNKNOWN, Phase.SPAWN, launch.exec_error)
+            return
+        self.exit = ended
+        reading = self._read_log(ended)
+        self.facts = reading.facts
+        if reading.failure is not None:
+            self.failure = reading.failure
+            if not self.started:
+                self.phase = reading.failure.phase
+        elif ended is not None:
+            self._fail(FailureClass.ENGINE_CRASHED, f"the server ended by itself ({ended})")
+
+    def _fail_from_log(self, otherwise: FailureClass, evidence: str) -> None:
+        """The log's own reason if it has one, else the given one."""
+        reading = self._read_log()
+        self.facts = reading.facts
+        if reading.failure is not None and reading.failure.failure_class.status.is_final:
+            self.failure = reading.failure
+        else:
+            self._fail(otherwise, evidence)
+
+    def _read_request_failure(
+        self, launch: Launch, client: ServerClient, failed: RequestFailure
+    ) -> None:
+        """A request failed: did the server die of it, hang, or merely refuse?"""
+        if failed.kind == "timeout":
+            self._fail_from_log(FailureClass.REQUEST_TIMEOUT, failed.message)
+            return
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        while (ended := launch.poll()) is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if ended is not None:
+            self._read_end(launch, ended)
+        elif client.healthy():
+            self._fail_from_log(FailureClass.UNKNOWN, failed.message)
+        else:
+            self._fail_from_log(FailureClass.ENGINE_CRASHED, failed.message)
+        if self.failure is not None:
+            # Once it served, the phase is that of the request, whatever the log shows last.
+            self.failure = replace(self.failure, phase=self.phase)
+
+    def _fail(self, failure_class: FailureClass, evidence: str) -> None:
+        self.failure = Failure(failure_class, self.phase, evidence)
+
+    def _outcome(self, peak_gib: float | None) -> Outcome:
+        ended_at = time.time()
+        status = Status.MEASURED
+        if self.failure is not None:
+            status = self.failure.failure_class.status
+        return Outcome(
+            status=status,
+            phase=self.failure.phase if self.failure is not None else self.phase,
+            failure=self.failure,
+            started=self.started,
+            filled=self.filled,
+            facts=self.facts,
+            runs=tuple(self.runs),
+            spawn_s=self.times.get("spawn_s"),
+            ready_s=self.times.get("ready_s"),
+            measure_s=self.times.get("measure_s"),
+            wall_s=time.monotonic() - self.began,
+            exit_code=None if self.exit is None else self.exit.exit_code,
+            signal=None if self.exit is None else self.exit.signal,
+            memory_used_peak_gib=peak_gib,
+            driver=driver_version() if self.request.cards else None,
+            started_at=self.began_at,
+            ended_at=ended_at,
+        )
