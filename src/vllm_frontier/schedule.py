@@ -1,0 +1,355 @@
+"""Ray Tune runs the attempts that a search asks for (the only Ray import).
+
+One Tune trial is one attempt. The search sits behind a `Searcher`; the outcome comes back as
+a result of the trial, the phases before it as earlier results, so that progress works the
+same on this machine and on another node. A raised exception or a lost worker is a fault of
+this program or of the cluster and recorded as `failed`, never as an answer about the cell.
+"""
+
+# Ray reads some of these when it is imported: no usage statistics, no loggers that write beside
+# our files, no change of the working directory, and signals stay ours.
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import os
+
+for _name, _value in {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+import secrets
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import ray
+from ray import tune
+from ray.tune.search import ConcurrencyLimiter, Searcher
+
+from vllm_frontier import telemetry
+from vllm_frontier.errors import EngineError, Interrupted
+from vllm_frontier.grid import Cell
+from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Status
+from vllm_frontier.search import Search
+from vllm_frontier.spec import SweepIdentity, SweepSpec
+from vllm_frontier.trial import AttemptRequest, Progress, Steps, run_attempt
+
+# What stands for a card on a node without GPUs; a cluster's CPU nodes declare it themselves:
+# ray start --resources='{"frontier_card": 1}'
+CPU_CARD = "frontier_card"
+
+
+# Puts the description of a launch on disk, in the process that launches.
+Record = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """An attempt that has a folder; `record` can be sent to a worker of this machine."""
+
+    number: int
+    folder: Path
+    record: Record
+
+
+class Listener(Protocol):
+    """Who is told what happens; every call is made in the driver's main thread."""
+
+    def open_attempt(self, cell: Cell) -> OpenAttempt:
+        """A cell is about to be launched: number and folder of the attempt."""
+        ...
+
+    def progress(self, cell: Cell, progress: Progress) -> None:
+        """A running attempt moved on."""
+        ...
+
+    def ended(self, cell: Cell, attempt: int, outcome: Outcome, log: bytes | None) -> None:
+        """An attempt ended; `log` is the server's log when it ran on another node."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the schedule needs to know beside the search.
+
+    Attributes:
+        environment: what launches on this machine start from (never a Ray worker's own).
+        cards: UUIDs of the cards of this machine that are used, empty on a CPU.
+        out_of_time: asked before every launch; True ends the sweep.
+    """
+
+    spec: SweepSpec
+    identity: SweepIdentity
+    environment: Mapping[str, str]
+    cards: tuple[str, ...]
+    out_of_time: Callable[[], bool]
+
+
+def run(search: Search, plan: Plan, listener: Listener) -> None:
+    """Run the search to its end.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM arrived; nothing of any launch is left.
+        EngineError: the Ray cluster cannot be reached or has no card for this sweep.
+    """
+    with _signals_raise(), tempfile.TemporaryDirectory(prefix="vf-ray-") as scratch:
+        _start_ray(plan, Path(scratch))
+        try:
+            _tune(search, plan, listener, Path(scratch))
+        finally:
+            ray.shutdown()
+
+
+def _start_ray(plan: Plan, scratch: Path) -> None:
+    address = plan.spec.schedule.address
+    if address is None and "RAY_AUTH_MODE" not in os.environ:
+        # Other users of this host must not reach the cluster that this process starts.
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is not None:
+        try:
+            ray.init(address=address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise EngineError(f"no Ray cluster answers at {address}: {reason}") from None
+        _check_cluster(plan)
+        return
+    if plan.cards:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.cards)
+    ray.init(
+        num_cpus=max(2, len(plan.cards) + 1),
+        num_gpus=len(plan.cards),
+        resources={CPU_CARD: 1},
+        include_dashboard=False,
+        object_store_memory=100 * 1024 * 1024,
+        _temp_dir=str(scratch / "r"),
+        _node_ip_address="127.0.0.1",
+        **quiet,
+    )
+
+
+def _check_cluster(plan: Plan) -> None:
+    wanted = _resources(plan.spec)
+    have = ray.cluster_resources()
+    short = {name: amount for name, amount in wanted.items() if have.get(name, 0) < amount}
+    if short:
+        ray.shutdown()
+        raise EngineError(
+            "the Ray cluster has no node for this sweep: it needs "
+            + ", ".join(f"{name}: {amount:g}" for name, amount in short.items())
+        )
+
+
+def _resources(spec: SweepSpec) -> dict[str, float]:
+    if spec.card.kind == "nvidia":
+        return {"GPU": float(spec.engine.tensor_parallel)}
+    return {CPU_CARD: 1.0}
+
+
+def _slots(spec: SweepSpec) -> int:
+    """How many attempts fit the cluster at once."""
+    have = ray.cluster_resources()
+    return max(1, min(int(have.get(name, 0) // need) for name, need in _resources(spec).items()))
+
+
+def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
+    adapter = SearchAdapter(search, plan, listener, ray.get_runtime_context().get_node_id())
+    bundle = {"CPU": 0.0, **_resources(plan.spec)}
+    tuner = tune.Tuner(
+        tune.with_resources(AttemptTrainable, tune.PlacementGroupFactory([bundle])),
+        tune_config=tune.TuneConfig(
+            search_alg=ConcurrencyLimiter(adapter, max_concurrent=_slots(plan.spec)),
+            num_samples=-1,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="sweep",
+            storage_path=str(scratch / "tune"),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=0),
+        ),
+    )
+    tuner.fit()
+
+
+class SearchAdapter(Searcher):
+    """Tune's view of a search. Lives in the driver."""
+
+    def __init__(self, search: Search, plan: Plan, listener: Listener, driver_node: str) -> None:
+        super().__init__(metric="done", mode="max")
+        self._search = search
+        self._plan = plan
+        self._listener = listener
+        self._driver_node = driver_node
+        self._running: dict[str, tuple[Cell, int]] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next attempt; FINISHED rather than None whenever nothing is running."""
+        cell = None if self._plan.out_of_time() else self._search.ask()
+        if cell is None:
+            return None if self._running else str(Searcher.FINISHED)
+        opened = self._listener.open_attempt(cell)
+        self._running[trial_id] = (cell, opened.number)
+        request = AttemptRequest(
+            spec=self._plan.spec,
+            cell=cell,
+            cell_id=self._plan.identity.cell_id(cell),
+            attempt=opened.number,
+            log=opened.folder / "server.log",
+            environment=self._plan.environment,
+        )
+        return {
+            "request": request,
+            "record": opened.record,
+            "driver_node": self._driver_node,
+        }
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Pass on how far an attempt has come."""
+        progress = result.get("progress")
+        if progress is not None and trial_id in self._running:
+            self._listener.progress(self._running[trial_id][0], progress)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Record an outcome; without one, the worker was lost or our own code failed."""
+        cell, number = self._running.pop(trial_id)
+        outcome = (result or {}).get("outcome")
+        if outcome is None or error:
+            outcome = _worker_lost()
+        log = (result or {}).get("log")
+        self._listener.ended(cell, number, outcome, log)
+        self._search.tell(cell, outcome.status)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: a sweep resumes from its outcome files."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: a sweep resumes from its outcome files."""
+
+
+def _worker_lost() -> Outcome:
+    evidence = "the process that ran this attempt was lost; its Ray worker log says more"
+    return Outcome(
+        status=Status.FAILED,
+        phase=Phase.SPAWN,
+        failure=Failure(FailureClass.UNKNOWN, Phase.SPAWN, evidence),
+    )
+
+
+class AttemptTrainable(tune.Trainable):
+    """One attempt as a Tune trial; a step is whatever brings its progress forward.
+
+    The actor is reused for the next attempt, because a new worker process costs seconds.
+    """
+
+    _steps: Steps | None = None
+    _baselines: dict[tuple[str, ...], float | None]
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Begin the attempt that `config` describes."""
+        self._baselines = {}
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begin another attempt in the same process."""
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Go on until the attempt has something new to tell, or ends."""
+        if self._steps is None:
+            raise RuntimeError("the attempt has ended already")
+        last = self._last
+        try:
+            while (progress := next(self._steps)) == last:
+                pass
+        except StopIteration as ended:
+            self._steps = None
+            return {"outcome": ended.value, "log": self._remote_log(), "done": True}
+        self._last = progress
+        return {"progress": progress, "done": False}
+
+    def cleanup(self) -> None:
+        """End a running attempt and everything it launched."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self.cleanup()
+        self._last: Progress | None = None
+        request: AttemptRequest = config["request"]
+        record: Record = config["record"]
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        cards = _assigned_cards()
+        changes: dict[str, Any] = {"cards": cards, "baseline_gib": self._baseline(cards)}
+        if ray.get_runtime_context().get_node_id() != config["driver_node"]:
+            # The sweep's folder is the driver's; from here the log travels with the outcome.
+            self._scratch = tempfile.TemporaryDirectory(prefix="vllm-frontier-")
+            log = Path(self._scratch.name) / request.log.name
+            changes |= {"log": log, "environment": dict(os.environ)}
+            record = _record_nothing
+        request = replace(request, **changes)
+        self._log_path = request.log
+        self._steps = run_attempt(request, record)
+
+    def _baseline(self, cards: tuple[str, ...]) -> float | None:
+        """Memory in use on the cards before this process launched anything."""
+        if cards not in self._baselines:
+            used = [telemetry.memory_used_gib(uuid) for uuid in cards]
+            known = [reading for reading in used if reading is not None]
+            self._baselines[cards] = sum(known) if known else None
+        return self._baselines[cards]
+
+    def _remote_log(self) -> bytes | None:
+        if self._scratch is None:
+            return None
+        log = self._log_path.read_bytes() if self._log_path.is_file() else b""
+        self._scratch.cleanup()
+        return log
+
+
+def _record_nothing(document: dict[str, Any]) -> None:
+    """On another node: the driver has already written what it knows of the attempt."""
+
+
+def _assigned_cards() -> tuple[str, ...]:
+    """UUIDs of the cards that Ray gave this worker."""
+    given = [str(card) for card in ray.get_gpu_ids()]
+    if not given:
+        return ()
+    by_index = {str(card.index): card.uuid for card in telemetry.cards()}
+    return tuple(by_index.get(card, card) for card in given)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGINT and SIGTERM raise `Interrupted` in the main thread; a second one exits at once."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        del frame
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {each: signal.signal(each, first) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
