@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from vllm_frontier.measure.counters import Counters, read_counters
+from vllm_frontier.measure.counters import Counters, read_counters, read_kv_tokens
 from vllm_frontier.measure.deadline import Deadline
 from vllm_frontier.measure.reply import (
     FailureKind,
@@ -94,6 +94,16 @@ class ServerClient:
             return None
         try:
             return read_counters(text)
+        except ValueError:
+            return None
+
+    def kv_tokens(self) -> int | None:
+        """How many tokens the server's KV cache holds; None when it does not say."""
+        text = self.metrics()
+        if text is None:
+            return None
+        try:
+            return read_kv_tokens(text)
         except ValueError:
             return None
 

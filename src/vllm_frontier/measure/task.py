@@ -84,16 +84,19 @@ def load_task(name_or_path: str) -> Task:
     )
 
 
-def needs_tokens(tasks: Sequence[Task], max_tokens: int | None = None) -> int:
-    """The shortest window that every task fits, tokens.
+def needs_tokens(tasks: Sequence[str], max_tokens: int | None = None) -> int:
+    """The shortest window that every task fits, tokens; 0 without tasks.
 
     Args:
-        tasks: what will be run.
+        tasks: names of bundled tasks or paths of task files.
         max_tokens: limit on the answer for all tasks; None leaves each its own.
+
+    Raises:
+        ConfigError: a task cannot be loaded.
     """
-    return max(
-        (task.prompt_tokens_max + (max_tokens or task.max_tokens) for task in tasks), default=0
-    )
+    loaded = [load_task(name) for name in tasks]
+    windows = (task.prompt_tokens_max + (max_tokens or task.max_tokens) for task in loaded)
+    return max(windows, default=0)
 
 
 def _bundled() -> Traversable:
