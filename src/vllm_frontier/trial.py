@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
@@ -23,8 +22,8 @@ from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.grid import Cell
 from vllm_frontier.launch.drain import wait_drained
 from vllm_frontier.launch.environment import launch_environment, mask_secrets
+from vllm_frontier.launch.leftovers import private_tmp, remove_tmp
 from vllm_frontier.launch.ports import free_port
-from vllm_frontier.launch.private import private_tmp, remove_private_tmp
 from vllm_frontier.launch.process import ExitStatus, Launch
 from vllm_frontier.measure.client import RequestFailure, ServerClient
 from vllm_frontier.measure.session import fill, measure
@@ -123,7 +122,7 @@ class _Attempt:
         try:
             environment = launch_environment(self.request.environment, plan.env, tmp=tmp)
             with Launch.prepare(
-                plan.argv, environment, self.request.log, Path(tempfile.gettempdir())
+                plan.argv, env=environment, log=self.request.log, cwd=tmp
             ) as launch:
                 self._record(launch, plan)
                 with MemorySampler(self.request.cards, launch.members) as sampler:
@@ -132,7 +131,7 @@ class _Attempt:
                     self._stop(launch)
                 return self._outcome(sampler.peak_gib)
         finally:
-            remove_private_tmp(tmp)
+            remove_tmp(tmp)
 
     # Before the launch
 

@@ -1,0 +1,220 @@
+"""The command `vllm-frontier`: reads arguments, calls the rooms, shows what they give.
+
+Heavy rooms (Hydra, Ray, polars) are imported inside the commands that need them, so that
+`--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vllm_frontier import __version__
+from vllm_frontier.errors import FrontierError, Interrupted
+
+if TYPE_CHECKING:
+    from vllm_frontier.config import Composed
+
+EXIT_DONE, EXIT_USAGE, EXIT_SOME_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
+PROGRAM = "vllm-frontier"
+
+_sweep = click.argument("sweep")
+_overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+_folder = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
+@click.version_option(__version__, prog_name=PROGRAM)
+def cli() -> None:
+    """Find which vLLM settings start on a card, and which of those are fastest.
+
+    SWEEP is the name of a ready sweep or the path of a YAML file; KEY=VALUE changes one of its
+    settings, as in `vllm-frontier run demo-cpu workload.repeats=1 'grid.depth=[0,2]'`.
+    """
+
+
+@cli.command()
+@_sweep
+@_overrides
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the results; default outputs/<name of the sweep>.",
+)
+def run(sweep: str, overrides: tuple[str, ...], out: Path | None) -> int:
+    """Launch a sweep; on the folder of the same sweep, go on with it."""
+    composed = _compose(sweep, overrides)
+    return _run(composed, out or Path("outputs") / composed.spec.name)
+
+
+@cli.command()
+@_folder
+def resume(folder: Path) -> int:
+    """Go on where a sweep stopped."""
+    from vllm_frontier.config import Composed, spec_from_document
+    from vllm_frontier.store.sweep_store import SweepStore
+
+    document = dict(SweepStore.open(folder).config)
+    return _run(Composed(spec_from_document(document), document), folder)
+
+
+@cli.command()
+@_sweep
+@_overrides
+@_json
+def plan(sweep: str, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Check a sweep and list its cells, in the order of their launch; launches nothing."""
+    from vllm_frontier.report import planned
+
+    composed = _compose(sweep, overrides)
+    if as_json:
+        _print_json(planned.document(composed.spec))
+    else:
+        planned.show(composed.spec, _console())
+    return EXIT_DONE
+
+
+@cli.command()
+@_folder
+@_json
+def status(folder: Path, as_json: bool) -> int:
+    """Progress and outcomes of a sweep so far, also while it runs."""
+    from vllm_frontier.report import state
+    from vllm_frontier.store.sweep_store import SweepStore
+
+    found = state.document(SweepStore.open(folder))
+    if as_json:
+        _print_json(found)
+    else:
+        state.show(found, _console())
+    return EXIT_DONE
+
+
+@cli.command()
+@_folder
+@_json
+def show(folder: Path, as_json: bool) -> int:
+    """What fits and how fast it is: the frontier in the terminal."""
+    from vllm_frontier.report import result
+
+    found = result.load(folder)
+    if as_json:
+        _print_json(result.document(found))
+    else:
+        result.show(found, _console())
+    return EXIT_DONE
+
+
+@cli.command()
+@_folder
+@click.option("--task", help="Choose by the speed of this task instead of the median of all.")
+@click.option("--min-context", type=click.IntRange(min=1), help="Shortest window, tokens.")
+@click.option("--min-decode", type=click.FloatRange(min=0), help="Slowest decoding, tokens/s.")
+@_json
+def recommend(
+    folder: Path,
+    task: str | None,
+    min_context: int | None,
+    min_decode: float | None,
+    as_json: bool,
+) -> int:
+    """Ready `vllm serve` commands: the fastest, the longest window, the balanced choice."""
+    from vllm_frontier.report import advice, result
+
+    wanted = advice.Wanted(task=task, min_context=min_context, min_decode=min_decode)
+    choices = advice.choose(result.load(folder), wanted)
+    if as_json:
+        _print_json(advice.document(choices))
+    else:
+        advice.show(choices, _console())
+    return EXIT_DONE
+
+
+@cli.command()
+@click.argument("sweep", required=False)
+@_overrides
+@_json
+def doctor(sweep: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Is this machine ready, for SWEEP or at all, and what is missing."""
+    from vllm_frontier import doctor as examination
+    from vllm_frontier.report import findings
+
+    spec = None
+    if sweep is not None:
+        spec = _compose(sweep, overrides).spec
+    found = examination.examine(spec, Path("outputs"))
+    if as_json:
+        _print_json(findings.document(found))
+    else:
+        findings.show(found, _console())
+    missing = any(finding.verdict is examination.Verdict.MISSING for finding in found)
+    return EXIT_SOME_FAILED if missing else EXIT_DONE
+
+
+def _compose(sweep: str, overrides: Sequence[str]) -> Composed:
+    from vllm_frontier.config import compose_sweep
+    from vllm_frontier.telemetry import first_card
+
+    return compose_sweep(sweep, overrides, read_card=first_card)
+
+
+def _run(composed: Composed, folder: Path) -> int:
+    from vllm_frontier.report import result
+    from vllm_frontier.report.progress import ProgressDisplay
+    from vllm_frontier.sweep import run_sweep
+
+    console = _console()
+    display = ProgressDisplay(console)
+    try:
+        with display.shown():
+            finished = run_sweep(composed.spec, composed.document, folder, display)
+    except Interrupted:
+        console.print(f"Interrupted. Go on with: {PROGRAM} resume {folder}", soft_wrap=True)
+        return EXIT_INTERRUPTED
+    result.show(result.load(folder), console, commands=True)
+    console.print(f"\nResults: {folder}", soft_wrap=True)
+    if finished.left:
+        console.print(f"{finished.left} cells were not reached within the budget of the search.")
+    return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _print_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def main() -> None:
+    """Entry point: exit codes, and one line for whatever the user can put right."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else PROGRAM
+        _complain(f"{error.format_message()} Try `{command} --help`.")
+        code = EXIT_USAGE
+    except click.ClickException as error:
+        _complain(error.format_message())
+        code = EXIT_USAGE
+    except FrontierError as error:
+        _complain(str(error))
+        code = EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt, Interrupted):
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # `vllm-frontier show DIR | head`
+        sys.stderr.close()
+        code = EXIT_DONE
+    sys.exit(code if isinstance(code, int) else EXIT_DONE)
+
+
+def _complain(text: str) -> None:
+    click.echo(f"{PROGRAM}: {text}", err=True)
