@@ -1,0 +1,102 @@
+"""The environment of a launch, and what of it may be written down."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import overload
+
+MASK = "***"
+
+_DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "TMP", "TEMP"})
+_OF_RAY = re.compile(r"(^|/)ray/(_private|thirdparty_files|core)(/|$)")
+_SECRET = re.compile(
+    r"(^|_)(API_?KEYS?|TOKEN)$|SECRET|PASSWORD|PASSWD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE
+)
+_ASSIGNMENT = re.compile(r"(?P<name>(--env=)?[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_USER_IN_URL = re.compile(r"://[^/@\s]+:[^/@\s]*@")
+# These options of vLLM take several values.
+_LIST_OPTIONS = frozenset({"API_KEY"})
+
+
+def launch_environment(
+    base: Mapping[str, str], changes: Mapping[str, str | None], *, tmp: Path
+) -> dict[str, str]:
+    """The complete environment of a server.
+
+    Taken out of the base are the variables by which Ray steers its own workers and those
+    that bind a process to the driver's virtual environment: the server may run in another.
+
+    Args:
+        base: the driver's environment.
+        changes: what the launch sets on top of it; None removes a variable.
+        tmp: the launch's own folder for temporary files, which becomes TMPDIR.
+    """
+    environment = {
+        name: value
+        for name, value in base.items()
+        if not name.startswith(("RAY_", "__RAY")) and name not in _DROPPED
+    }
+    pieces = environment.pop("PYTHONPATH", "").split(os.pathsep)
+    kept = [piece for piece in pieces if piece and not _OF_RAY.search(piece)]
+    if kept:
+        environment["PYTHONPATH"] = os.pathsep.join(kept)
+    if environment.get("PYTHONBREAKPOINT", "").startswith("ray."):
+        del environment["PYTHONBREAKPOINT"]
+    # A killed server must not take its last lines with it.
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    environment["TMPDIR"] = str(tmp)
+    for name, value in changes.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+@overload
+def mask_secrets(value: Mapping[str, str]) -> dict[str, str]: ...
+@overload
+def mask_secrets(value: Sequence[str]) -> list[str]: ...
+def mask_secrets(value: Mapping[str, str] | Sequence[str]) -> dict[str, str] | list[str]:
+    """A copy of an environment or a command in which secrets read `***`.
+
+    Secret are the values of variables and options whose name ends in `API_KEY` or `TOKEN` or
+    speaks of a secret, password, credential or access key, and what stands before the `@`
+    of a URL.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if text and _SECRET.search(name) else _mask_text(text)
+            for name, text in value.items()
+        }
+    return _mask_arguments(value)
+
+
+def _mask_arguments(argv: Sequence[str]) -> list[str]:
+    masked: list[str] = []
+    pending = 0  # how many of the next words are values of a secret option
+    for word in argv:
+        if word.startswith("--"):
+            option, equals, _ = word.partition("=")
+            name = option.lstrip("-").replace("-", "_").upper()
+            is_secret = _SECRET.search(name) is not None
+            pending = 0
+            if is_secret and not equals:
+                pending = len(argv) if name in _LIST_OPTIONS else 1
+            masked.append(f"{option}={MASK}" if is_secret and equals else _mask_text(word))
+        elif pending:
+            pending -= 1
+            masked.append(MASK)
+        else:
+            masked.append(_mask_text(word))
+    return masked
+
+
+def _mask_text(text: str) -> str:
+    assignment = _ASSIGNMENT.fullmatch(text)
+    if assignment and _SECRET.search(assignment["name"].removeprefix("--env=")):
+        return f"{assignment['name']}={MASK}"
+    return _USER_IN_URL.sub(f"://{MASK}@", text)
