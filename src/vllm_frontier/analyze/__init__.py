@@ -1,1 +1,1 @@
-"""From tables to the frontier: pure functions, frames in, frames out."""
+"""From the tables `trials` and `runs` to what they mean: frames in, frames out, no I/O."""

@@ -1,1 +1,1 @@
-"""What people see: terminal tables and commands to paste."""
+"""What a sweep found, for people and for other programs."""

@@ -76,8 +76,7 @@ class ProgressDisplay:
         mark, style = _MARKS.get(outcome.status, ("·", "dim"))
         left = f", {self._left()} left" if self._left() else ""
         self._say(
-            f"{mark} {cell.label()}  {_result(outcome)}  "
-            f"[{self._done}/{self._planned}{left}]",
+            f"{mark} {cell.label()}  {_result(outcome)}  [{self._done}/{self._planned}{left}]",
             style,
         )
 

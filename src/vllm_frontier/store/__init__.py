@@ -1,1 +1,1 @@
-"""The files of a sweep: paths, schema, atomic writes, tables."""
+"""What a sweep leaves on disk: names, schemas, atomic writes, one writer at a time."""

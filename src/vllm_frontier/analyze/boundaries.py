@@ -1,0 +1,69 @@
+"""What fits: for every combination of the other axes, where the window ends."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred, works
+
+OTHER_AXES = ("depth", "graphs", "utilization", "extra")
+
+
+def boundaries(trials: pl.LazyFrame, planned: pl.LazyFrame | None = None) -> pl.LazyFrame:
+    """The longest window that works and the shortest that does not.
+
+    Args:
+        trials: the table `trials`.
+        planned: cells of the grid that may not have been tried yet, with the axis columns of
+            `trials`; they count as cells about which nothing is known.
+
+    Returns:
+        The columns of the table `boundaries`, a row for every combination of the other axes.
+        Windows are values of the grid, null where none works or none is refused. What vLLM
+        refuses whatever the card (`invalid`) is refused, too; `failure_class` tells it.
+        `verified` is true when every side that is known was launched, and one is. Where a
+        longer window works than one that is refused, `monotone` is false.
+    """
+    cells = counted(trials)
+    if planned is not None:
+        untried = planned.select(AXES).join(cells, on=AXES, how="anti")
+        cells = pl.concat([cells, untried], how="diagonal")
+    context = pl.col("context")
+    longest = context.filter(works()).max()
+    shortest = context.filter(does_not_work()).min()
+    # Where nothing works or nothing is refused, the comparison is null and does not count.
+    at_a_side = (works() & (context == longest)) | (does_not_work() & (context == shortest))
+    return (
+        cells.group_by(OTHER_AXES)
+        .agg(
+            pl.col("sweep").drop_nulls().first(),
+            pl.col("engine").drop_nulls().first(),
+            longest.alias("max_context_works"),
+            shortest.alias("min_context_fails"),
+            pl.col("failure_class")
+            .filter(does_not_work())
+            .sort_by(context.filter(does_not_work()))
+            .first(),
+            pl.len().cast(pl.Int64).alias("cells"),
+            _inferred=(is_inferred() & at_a_side).any(),
+        )
+        .with_columns(
+            verified=pl.any_horizontal(
+                pl.col("max_context_works", "min_context_fails").is_not_null()
+            )
+            & ~pl.col("_inferred"),
+            monotone=(pl.col("max_context_works") < pl.col("min_context_fails")).fill_null(True),
+        )
+        .select(
+            "sweep",
+            *OTHER_AXES,
+            "max_context_works",
+            "min_context_fails",
+            "verified",
+            "failure_class",
+            "cells",
+            "monotone",
+            "engine",
+        )
+        .sort("extra", "depth", "graphs", "utilization")
+    )

@@ -1,0 +1,78 @@
+"""Which cell of the frontier to take."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.frontier import ALL
+
+CHOICES = ("fastest", "longest", "balanced")
+
+
+def choices(
+    frontier: pl.LazyFrame,
+    *,
+    task: str | None = None,
+    min_context: int | None = None,
+    min_decode: float | None = None,
+) -> pl.LazyFrame:
+    """The frontier's ends and its middle.
+
+    Args:
+        frontier: the table `frontier`.
+        task: whose speed counts; None for the median over tasks.
+        min_context: shortest window that will do, tokens.
+        min_decode: slowest decode speed that will do, tokens/s.
+
+    Returns:
+        The columns of `frontier` and, first, `choices` (list): `fastest` (highest speed),
+        `longest` (longest window) and `balanced` (largest product of both). A cell that is
+        several of them is one row. `decode_tok_s` is the speed that counts, so the task's
+        where one is given; ranges are null then. No row where nothing will do.
+    """
+    found = _eligible(frontier, task)
+    if min_context is not None:
+        found = found.filter(pl.col("context") >= min_context)
+    if min_decode is not None:
+        found = found.filter(pl.col("decode_tok_s") >= min_decode)
+    found = found.with_columns(_product=pl.col("context") * pl.col("decode_tok_s"))
+    orders = {
+        "fastest": ["decode_tok_s", "context", "_memory"],
+        "longest": ["context", "decode_tok_s", "_memory"],
+        "balanced": ["_product", "context", "_memory"],
+    }
+    ordered = found.with_columns(_memory=-pl.col("utilization"))
+    picks = [
+        # The last key is there so that the same table always gives the same answer.
+        ordered.sort([*orders[name], "cell_id"], descending=[True, True, True, False])
+        .head(1)
+        .select("cell_id", pl.lit(name).alias("choices"))
+        for name in CHOICES
+    ]
+    named = pl.concat(picks).group_by("cell_id", maintain_order=True).agg("choices")
+    return named.join(
+        found.drop("_product"), on="cell_id", how="left", maintain_order="left"
+    ).select("choices", *frontier.collect_schema().names())
+
+
+def _eligible(frontier: pl.LazyFrame, task: str | None) -> pl.LazyFrame:
+    """The rows that lead for the task, with the speed that counts."""
+    leading = frontier.filter(pl.col("on_frontier_for").list.contains(task or ALL))
+    if task is None:
+        return leading
+    of_task = (
+        leading.select("cell_id", "task_decode_tok_s")
+        .explode("task_decode_tok_s")
+        .unnest("task_decode_tok_s")
+        .filter(pl.col("task") == task)
+        .select("cell_id", pl.col("decode_tok_s").alias("_task_speed"))
+    )
+    return (
+        leading.join(of_task, on="cell_id", how="inner")
+        .with_columns(
+            decode_tok_s=pl.col("_task_speed"),
+            decode_tok_s_low=pl.lit(None, dtype=pl.Float64),
+            decode_tok_s_high=pl.lit(None, dtype=pl.Float64),
+        )
+        .drop("_task_speed")
+    )

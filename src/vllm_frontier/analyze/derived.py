@@ -1,0 +1,29 @@
+"""The tables that follow from `trials` and `runs`."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.frontier import TIE, frontier
+
+
+def derived_tables(
+    trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
+    *,
+    planned: pl.LazyFrame | None = None,
+    tie: float = TIE,
+) -> dict[str, pl.LazyFrame]:
+    """The tables `frontier` and `boundaries` by name.
+
+    Args:
+        trials: the table `trials`.
+        runs: the table `runs`.
+        planned: cells of the grid that may not have been tried; see `boundaries`.
+        tie: speeds that differ by less than this share count as equal.
+    """
+    return {
+        "frontier": frontier(trials, runs, tie=tie),
+        "boundaries": boundaries(trials, planned),
+    }

