@@ -1,0 +1,122 @@
+"""Exceptions in a log, put together from the lines of several processes."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from vllm_frontier.engine.log import LogLine
+
+_MAX_FRAMES = 200
+_MAX_DETAILS = 12
+
+_FRAME = re.compile(r'^\s+File "[^"]*", line \d+(?:, in (?P<function>\S+))?')
+_EXCEPTION = re.compile(
+    r"^(?!(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b)"
+    r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?::(?:\s|$)|$)"
+)
+_OUTERMOST = frozenset({"<module>", "_run_module_as_main", "_bootstrap"})
+_CHAIN = (
+    "During handling of the above exception",
+    "The above exception was the direct cause",
+)
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception of a traceback.
+
+    Attributes:
+        line: the line with the exception's name.
+        details: what follows it: further lines of its message.
+        functions: names of the functions of its traceback, outermost first.
+        uncaught: whether nothing caught it before it left its process.
+    """
+
+    line: LogLine
+    functions: tuple[str, ...]
+    uncaught: bool
+    details: list[LogLine] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A traceback of one process that is being read."""
+
+    level: str
+    ignored: bool
+    functions: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
+    frames: int = 0
+    raised: Raised | None = None
+
+
+class Tracebacks:
+    """Assembles exceptions; every process has a traceback of its own."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._ignore_next = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether no traceback is being read."""
+        return not self._open
+
+    def feed(self, line: LogLine) -> tuple[bool, Raised | None]:
+        """Take a line.
+
+        Returns:
+            Whether the line belongs to a traceback, and the exception it names or to whose
+            message it adds.
+        """
+        text = line.text
+        if text.endswith("(most recent call last):") and "Traceback" in text:
+            self._open[line.process] = _Open(line.level, self._ignore_next)
+            self._ignore_next = False
+            return True, None
+        if text.startswith("Exception ignored in"):
+            self._ignore_next = True  # raised in a destructor: never the reason for anything
+            return True, None
+        entry = self._open.get(line.process)
+        if entry is None:
+            return False, None
+        if entry.level != line.level:
+            # Another message of the same process: the traceback is over.
+            if line.level:
+                del self._open[line.process]
+            return False, None
+        if entry.raised is not None:
+            return self._after(entry, entry.raised, line)
+        return self._within(entry, line)
+
+    def _within(self, entry: _Open, line: LogLine) -> tuple[bool, Raised | None]:
+        text = line.text
+        frame = _FRAME.match(text)
+        if frame:
+            entry.frames += 1
+            if frame["function"]:
+                entry.functions.append(frame["function"])
+            return True, None
+        if not text or text[0] in " \t|+":
+            return True, None
+        match = _EXCEPTION.match(text)
+        if not match:
+            # A line that some other process wrote in between.
+            return False, None
+        if entry.ignored:
+            del self._open[line.process]
+            return True, None
+        functions = tuple(entry.functions)
+        uncaught = not line.level and not _OUTERMOST.isdisjoint(functions)
+        entry.raised = Raised(line, functions, uncaught)
+        return True, entry.raised
+
+    def _after(self, entry: _Open, raised: Raised, line: LogLine) -> tuple[bool, Raised | None]:
+        text = line.text
+        if text.startswith(_CHAIN):
+            return True, None  # a new "Traceback" line follows
+        raised.details.append(line)
+        if len(raised.details) >= _MAX_DETAILS:
+            del self._open[line.process]
+        return True, raised
