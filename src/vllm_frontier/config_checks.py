@@ -12,7 +12,7 @@ from typing import Any
 from vllm_frontier.config_schema import SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
-from vllm_frontier.measure.task import load_task, needs_tokens
+from vllm_frontier.measure.task import needs_tokens
 
 CARD_KINDS = ("nvidia", "cpu", "simulated")
 ENGINE_KINDS = ("vllm", "vllm-cpu", "simulated")
@@ -128,8 +128,7 @@ def check_choices(conf: SweepConf) -> None:
 def check_window(conf: SweepConf) -> None:
     """Every context must hold the longest task."""
     _check_values("workload.tasks", conf.workload.tasks)
-    tasks = [load_task(name) for name in conf.workload.tasks]
-    needed = needs_tokens(tasks, conf.workload.max_tokens)
+    needed = needs_tokens(conf.workload.tasks, conf.workload.max_tokens)
     short = [value for value in conf.grid.context if value < needed]
     if short:
         raise ConfigError(

@@ -1,0 +1,195 @@
+"""Each mistake a user can make in a configuration, with the line that it gets."""
+
+import textwrap
+
+import pytest
+
+from vllm_frontier.config import compose_sweep, ready_sweeps, spec_from_document
+from vllm_frontier.errors import ConfigError
+from vllm_frontier.grid import Cell
+
+MISTAKES = [
+    (["workload.repets=3"], "unknown key 'workload.repets': did you mean 'workload.repeats'?"),
+    (["modle=demo-mtp"], "unknown key 'modle': did you mean 'model'?"),
+    (["repeats=3"], "unknown key 'repeats': did you mean 'workload.repeats'?"),
+    (["workload.repeats=abc"], "workload.repeats: 'abc' is not a whole number"),
+    (["grid.depth=[1.5]"], "grid.depth[0]: '1.5' is not a whole number"),
+    (["grid.depth=3"], "grid.depth: must be a list, such as [1,2]"),
+    (["grid.depth=1,2"], "'grid.depth=1,2' gives several values without brackets: "
+                         "write grid.depth=[...]"),
+    (["grid.depth=[]"], "grid.depth is empty: give at least one value, such as grid.depth=[...]"),
+    (["grid.depth=[1,1]"], "grid.depth has the value 1 twice: remove one"),
+    (["grid.utilization=[0.9,0.90]"], "grid.utilization has the value 0.9 twice: remove one"),
+    (["grid.depth=[-1]"], "grid.depth has -1, but must be 0 (no speculation) or more tokens a step"),
+    (["grid.utilization=[1.2]"],
+     "grid.utilization has 1.2, but must be a share above 0 and at most 1"),
+    (["grid.utilization=[0]"], "grid.utilization has 0, but must be a share above 0 and at most 1"),
+    (["grid.context=[0]"], "grid.context has 0, but must be a number of tokens above 0"),
+    (["grid.extra.kv_cache_dtype=[]"], "grid.extra.kv_cache_dtype is empty: give at least one "
+                                       "value, such as grid.extra.kv_cache_dtype=[...]"),
+    (["grid.extra.depth=[1]"], "grid.extra.depth is a built-in axis: set grid.depth instead"),
+    (["grid.extra.max_model_len=[1]"],
+     "grid.extra.max_model_len cannot be set: set grid.context instead"),
+    (["engine.args.port=80"],
+     "engine.args.port cannot be set: it is chosen for every launch"),
+    (["grid.exclude=[{deep: 3}]"], "grid.exclude[0] names the axis 'deep', which the grid does "
+                                   "not have: it has context, depth, graphs, utilization"),
+    (["grid.exclude=[{}]"],
+     "grid.exclude[0] is empty and would exclude every cell: name an axis and a value"),
+    (["grid.exclude=[{depth: [0,1,3]}]"],
+     "grid.exclude leaves no cell: remove or narrow a rule"),
+    (["grid.exclude=[{depth: deep}]"],
+     "grid.exclude[0].depth must be a number or a list of numbers, not 'deep'"),
+    (["workload.tasks=[poetry]"], "unknown task 'poetry': give the path of a YAML file or one of "),
+    (["workload.repeats=0"], "workload.repeats is 0, but must be 1 or more"),
+    (["schedule.retries=-1"], "schedule.retries is -1, but must be 0 or more"),
+    (["search.max_hours=0"], "search.max_hours is 0, but must be above 0"),
+    (["search=best"], "there is no search 'best': there are exhaustive"),
+    (["model=demo"], "there is no model 'demo': did you mean 'demo-mtp'? there are "),
+    (["engine=vllm"], "engine=vllm needs a card of kind nvidia, not cpu: "
+                      "choose another card=... or engine=..."),
+    (["card=auto"], "card=auto needs an NVIDIA card here: name one, such as card=rtx5090"),
+    (["model.speculation.method=eagle3"], "model.speculation.model is not set: the method eagle3 "
+                                          "needs a drafter, give its folder or hub id"),
+    (["model.speculation.method=magic"], "model.speculation.method is 'magic', but must be one of "
+                                         "mtp, ngram, eagle3, draft_model"),
+    (["repeats"], "cannot read 'repeats': overrides are written KEY=VALUE"),
+    (["grid.depth=[1"], "cannot read the override 'grid.depth=[1'"),
+    (["workload={repeats: 1}"],
+     "workload=NAME chooses a file of conf/workload; single keys are workload.KEY"),
+    (["name=a/b"], "name is 'a/b', but must be a plain folder name"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "line"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_a_mistake_gets_one_line(overrides, line):
+    with pytest.raises(ConfigError) as told:
+        compose_sweep("demo-cpu", overrides)
+    assert str(told.value).startswith(line)
+    assert "\n" not in str(told.value)
+
+
+def test_a_window_below_the_longest_task_says_what_is_needed():
+    with pytest.raises(ConfigError) as told:
+        compose_sweep("demo-cpu", ["grid.context=[128]"])
+    words = str(told.value)
+    assert words.startswith("grid.context has 128, but the longest task needs a window of ")
+    needed = int(words.split("a window of ")[1].split()[0])
+    assert 1000 < needed <= 8192
+    compose_sweep("demo-cpu", [f"grid.context=[{needed}]"])
+
+
+def test_a_sweep_that_cannot_know_the_model_says_so():
+    with pytest.raises(ConfigError, match=r"model.id is not set: give a folder or a hub id"):
+        compose_sweep("rtx5090-qwen3.8-27b-nvfp4")
+
+
+def test_an_unknown_sweep_names_the_ready_ones():
+    with pytest.raises(ConfigError, match=r"no sweep 'demo-cup': did you mean 'demo-cpu'\?"):
+        compose_sweep("demo-cup")
+    with pytest.raises(ConfigError, match="there is no sweep file none.yaml"):
+        compose_sweep("none.yaml")
+
+
+def test_every_ready_sweep_composes_and_survives_its_file():
+    assert "demo-cpu" in ready_sweeps()
+    for name in ready_sweeps():
+        card = lambda: ("NVIDIA Test", 24.0, ("GPU-1",))  # noqa: E731
+        composed = compose_sweep(name, ["model.id=some/model"], read_card=card)
+        assert composed.spec.name == name
+        assert spec_from_document(composed.document) == composed.spec
+
+
+def test_the_32_gb_sweep_has_the_grid_it_promises():
+    grid = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", ["model.id=m"]).spec.grid
+    assert grid.depth == tuple(range(7))
+    assert {65536, 100000, 110000, 130000, 131072} <= set(grid.context)
+    assert grid.utilization == (0.90, 0.93, 0.95, 0.97)
+    assert set(grid.graphs) == {False, True}
+
+
+def test_the_quantization_sweep_changes_only_the_model():
+    nvfp4 = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", ["model.id=m"]).spec
+    awq = compose_sweep("rtx5090-qwen3.8-27b-awq", ["model.id=m"]).spec
+    assert awq.model.quantization == "awq"
+    assert (awq.grid, awq.card, awq.engine, awq.workload) == (
+        nvfp4.grid, nvfp4.card, nvfp4.engine, nvfp4.workload
+    )  # fmt: skip
+
+
+def test_the_demo_grid_has_all_axes():
+    cells = compose_sweep("demo-cpu").spec.grid.cells()
+    assert len(cells) == 36
+    assert Cell(3, 16384, True, 0.9) in cells
+
+
+def test_card_auto_takes_the_card_that_is_there():
+    card = ("NVIDIA GeForce RTX 4090", 23.99, ("GPU-a", "GPU-b"))
+    spec = compose_sweep("demo-gpu", read_card=lambda: card).spec
+    assert (spec.card.name, spec.card.memory_gib, spec.card.uuids) == card
+
+
+def test_the_simulated_card_needs_neither_model_nor_gpu():
+    spec = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", ["engine=simulated"]).spec
+    assert spec.card.kind == "simulated"
+    assert spec.card.memory_gib == 31.36
+    assert spec.model.id == spec.model.name
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder of a user's own, somewhere else on the machine."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def test_a_new_model_is_a_new_file_beside_the_sweep(own):
+    own("model/mine.yaml", "name: mine\nid: me/mine\nquantization: awq\n")
+    sweep = own(
+        "evening.yaml",
+        """
+        defaults:
+          - base
+          - override model: mine
+          - override card: rtx4090
+          - override grid: 24gb
+          - _self_
+        grid:
+          depth: [0, 4]
+          extra: {kv_cache_dtype: [auto, fp8]}
+        """,
+    )
+    spec = compose_sweep(sweep).spec
+    assert (spec.name, spec.model.id, spec.model.quantization) == ("evening", "me/mine", "awq")
+    assert spec.grid.depth == (0, 4)
+    assert {dict(cell.extra)["kv_cache_dtype"] for cell in spec.grid.cells()} == {"auto", "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name: x\ngrid: {depth: [1]}\n", "a sweep file begins with `defaults: [base"),
+        (
+            "defaults: [base, override model: demo-mtp, _self_]\ngrid: {depht: [1]}\n",
+            "unknown key 'grid.depht': did you mean 'grid.depth'?",
+        ),
+        ("name: x\ngrid: {depth: [1]\n", "line 3"),
+        ("defaults: [base]\n", "no model is chosen: add model=NAME"),
+        (
+            "defaults: [base, override model: none, _self_]\n",
+            "there is no model 'none': there are",
+        ),
+    ],
+)
+def test_a_mistake_in_a_sweep_file_gets_one_line(own, text, line):
+    with pytest.raises(ConfigError) as told:
+        compose_sweep(own("mine.yaml", text))
+    assert line in str(told.value)
+    assert "\n" not in str(told.value)
