@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from vllm_frontier.launch.ports import is_released
 
 POLL_S = 0.2
+_SHORTEST_S = 0.001  # a rest too short to move a clock would be slept for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +68,4 @@ def wait_drained(
         ok = memory_ok and port_ok
         if ok or waited >= timeout_s:
             return DrainResult(ok, waited, used, memory_ok, port_ok)
-        sleep(min(POLL_S, timeout_s - waited))
+        sleep(min(POLL_S, max(timeout_s - waited, _SHORTEST_S)))

@@ -223,5 +223,7 @@ class Launch:
                 self.server = ProcessId(event["pid"], event["start_time"])
             case "failed":
                 self.exec_error = event["error"]
+                if self.server is None:
+                    self._exit = ExitStatus(None, None)
             case "exited":
                 self._exit = ExitStatus(event["exit_code"], event["signal"])

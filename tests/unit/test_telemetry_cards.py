@@ -1,0 +1,190 @@
+"""Cards as NVML tells them: a library built for the test, loaded as the real one would be."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml")
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", folder / "libnvidia-ml.so.1", SOURCE],
+        check=True,
+    )
+    return folder
+
+
+def ask(library: Path | None, code: str, **settings: object) -> Any:
+    """Run code in a process that finds the library, and read the JSON it prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FAKE_")}
+    env |= {f"FAKE_{name.upper()}": str(value) for name, value in settings.items()}
+    env.pop("LD_LIBRARY_PATH", None)
+    if library is not None:
+        env["LD_LIBRARY_PATH"] = str(library)
+    head = "import json,dataclasses\nfrom vllm_frontier.telemetry import *\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", head + code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+PROBE = "print(json.dumps(dataclasses.asdict(probe())))"
+
+
+def test_cards_are_told_in_the_order_of_the_bus(library: Path) -> None:
+    found = ask(library, PROBE)
+    assert found["problem"] is None
+    assert found["driver"] == "575.57.08"
+    assert found["cuda"] == "12.9"
+    assert [card["uuid"] for card in found["cards"]] == ["GPU-00000001", "GPU-00000000"]
+    assert found["cards"][0] == {
+        "index": 0,
+        "uuid": "GPU-00000001",
+        "name": "Fake RTX 1",
+        "total_gib": 32.0,
+        "used_gib": 1.5,
+        "free_gib": 30.25,
+        "driver": "575.57.08",
+        "compute_capability": "12.1",
+        # Its own process is left out, and one that also draws is told once.
+        "processes": [{"pid": 4000, "used_gib": 3.0}, {"pid": 4001, "used_gib": 1.0}],
+    }
+    assert found["cards"][1]["index"] == 1
+    assert ask(library, "print(json.dumps([card.name for card in cards()]))") == [
+        "Fake RTX 1",
+        "Fake RTX 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "used", "processes"),
+    [
+        ({"memory": "v1"}, 0.75, [(4000, 3.0), (4001, 1.0)]),
+        ({"memory": "none"}, None, [(4000, 3.0), (4001, 1.0)]),
+        ({"processes": "hidden"}, 0.5, [(4000, None), (4001, None)]),
+        ({"processes": "none"}, 0.5, None),
+    ],
+)
+def test_what_a_card_does_not_tell_is_none(
+    library: Path, settings: dict[str, str], used: float | None, processes: Any
+) -> None:
+    found = ask(library, PROBE, cards=1, **settings)
+    assert found["problem"] is None
+    card = found["cards"][0]
+    assert card["used_gib"] == used
+    assert (card["total_gib"] is None) == (used is None)
+    listed = card["processes"]
+    assert listed == (
+        None if processes is None else [{"pid": pid, "used_gib": gib} for pid, gib in processes]
+    )
+    assert ask(library, "print(json.dumps(memory_used_gib('GPU-00000000')))", **settings) == used
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (9, "kernel driver is not loaded"),
+        (18, "driver was updated while its older kernel module runs: reboot"),
+        (4, "no permission to use the NVIDIA cards"),
+        (15, "a GPU is lost"),
+        (16, "a GPU is lost or needs a reset"),
+        (999, "NVML: "),
+    ],
+)
+def test_a_driver_that_does_not_work_is_one_clear_line(
+    library: Path, code: int, words: str
+) -> None:
+    found = ask(library, PROBE, init=code)
+    assert found["cards"] == []
+    assert words in found["problem"]
+    assert "\n" not in found["problem"]
+    assert ask(library, "print(json.dumps(memory_used_gib('GPU-00000000')))", init=code) is None
+
+
+def test_a_machine_without_a_driver_says_so() -> None:
+    assert ask(None, "print(json.dumps([probe().problem, cards(), memory_used_gib('x')]))") == [
+        "no NVIDIA driver: libnvidia-ml.so.1 was not found "
+        "(in a container: was it started with --gpus?)",
+        [],
+        None,
+    ]
+
+
+def test_a_driver_that_shows_no_card_says_so(library: Path) -> None:
+    found = ask(library, PROBE, cards=0)
+    assert found["cards"] == []
+    assert "shows no card" in found["problem"]
+
+
+def test_a_lost_card_does_not_hide_the_others(library: Path) -> None:
+    found = ask(library, PROBE, cards=3, lost=1)
+    assert [card["name"] for card in found["cards"]] == ["Fake RTX 2", "Fake RTX 0"]
+    assert [card["index"] for card in found["cards"]] == [0, 1]
+    assert found["problem"].startswith("card 1: a GPU is lost")
+    ask_used = "print(json.dumps([memory_used_gib(f'GPU-0000000{i}') for i in range(3)]))"
+    assert ask(library, ask_used, lost=1) == [0.5, None, 2.5]
+
+
+def test_a_driver_that_comes_back_is_asked_again(library: Path) -> None:
+    code = (
+        "import os\nfirst = probe().problem\nos.environ['FAKE_INIT'] = '0'\n"
+        "print(json.dumps([first, probe().problem, len(cards())]))"
+    )
+    first, second, count = ask(library, code, init=9)
+    assert "not loaded" in first
+    assert second is None
+    assert count == 2
+
+
+def test_the_sampler_keeps_the_peak_over_all_cards(library: Path, tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+book = Path({str(tmp_path / "used")!r})
+def set_used(gib, until):
+    book.write_text(gib)
+    while not until():
+        time.sleep(0.005)
+book.write_text("1")
+with MemorySampler(uuids=["GPU-00000000", "GPU-00000001"], interval_s=0.02) as sampler:
+    last = lambda: sampler.samples[-1].used_gib
+    set_used("1", lambda: sampler.samples and last() == 2)
+    set_used("5.5", lambda: last() == 11)
+    set_used("2", lambda: last() == 4)
+count = len(sampler.samples)
+time.sleep(0.1)
+assert count == len(sampler.samples), "it samples after its end"
+times = [sample.at for sample in sampler.samples]
+assert times == sorted(times) and abs(times[0] - time.time()) < 60
+print(json.dumps(sampler.peak_gib))
+"""
+    assert ask(library, code, used=tmp_path / "used") == 11.0
+
+
+def test_a_card_that_is_lost_meanwhile_gives_no_sample(library: Path) -> None:
+    code = (
+        "with MemorySampler(uuids=['GPU-00000000', 'GPU-00000001']) as s: pass\n"
+        "print(json.dumps([s.peak_gib, [x.used_gib for x in s.samples]]))"
+    )
+    assert ask(library, code, lost=1) == [None, [None]]
+
+
+def test_the_library_is_not_loaded_before_it_is_asked(library: Path) -> None:
+    code = (
+        "import sys\nbefore = 'pynvml' in sys.modules\nprobe()\n"
+        "print(json.dumps([before, 'pynvml' in sys.modules]))"
+    )
+    assert ask(library, code) == [False, True]
