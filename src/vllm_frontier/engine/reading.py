@@ -61,7 +61,15 @@ class _Candidate:
 
     @property
     def decisive(self) -> bool:
-        return self.rule is not None and not self.rule.vague
+        return self.rule is not None and not self.rule.vague and not self.handled
+
+    @property
+    def handled(self) -> bool:
+        """Whether it was printed by somebody who had caught it.
+
+        vLLM logs what is fatal at level ERROR, and Python prints what nothing caught.
+        """
+        return not self.line.level and not self.uncaught
 
 
 class LogReader:
@@ -158,7 +166,9 @@ class LogReader:
             return
         text = line.text
         self._see_fatal(line)
-        if failures.WRAPPERS.search(text) or failures.HARMLESS.search(text):
+        if failures.WRAPPERS.search(text):
+            return
+        if not (line.level or raised.uncaught) and failures.HARMLESS.search(text):
             return
         if self._started and line.process.startswith(("APIServer", "ApiServer")):
             return  # a request that went wrong; the engine's own exceptions come from its process
@@ -282,7 +292,9 @@ class LogReader:
         if candidates and (certain or (exit_code and signal is None)):
             # A serving engine that an exception ended has crashed, whatever the exception is.
             unknown = FailureClass.ENGINE_CRASHED if self._started else FailureClass.UNKNOWN
-            return self._of_line(unknown, candidates[0].line, candidates[0].phase)
+            first = self._fatal.number if self._fatal is not None else 0
+            raised = next((c for c in candidates if c.line.number >= first), candidates[0])
+            return self._of_line(unknown, raised.line, raised.phase)
         if signal is not None and self._fatal is None:
             return self._of_signal(signal)
         if self._fatal is not None:
