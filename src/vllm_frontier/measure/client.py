@@ -196,10 +196,11 @@ class ServerClient:
             try:
                 reply = self._read_stream(path, body, deadline, reader)
             except httpx.RequestError as error:
+                deadline.note(error)
                 reply = _broken(error)
-            # A connection that is shut down may look like a stream that just ended.
-            if isinstance(reply, RequestFailure) and deadline.expired:
-                return _late(limit, f"{reader.chunks} chunks had come")
+        # Asked last: a connection that was shut down may look like a stream that just ended.
+        if isinstance(reply, RequestFailure) and deadline.expired:
+            return _late(limit, f"{reader.chunks} chunks had come")
         return reply
 
     def _read_stream(
@@ -224,6 +225,7 @@ class ServerClient:
             try:
                 response = self._http.request(method, path, json=body, extensions=extensions)
             except httpx.RequestError as error:
+                deadline.note(error)
                 return _late(limit, f"asked for {path}") if deadline.expired else _broken(error)
         return response if response.status_code == httpx.codes.OK else _refused(response)
 
@@ -254,9 +256,8 @@ def _refused(response: httpx.Response) -> RequestFailure:
 
 
 def _broken(error: httpx.RequestError) -> RequestFailure:
-    late = isinstance(error, httpx.TimeoutException)
-    kind = FailureKind.TIMEOUT if late else FailureKind.DISCONNECTED
-    return RequestFailure(kind, one_line(f"{type(error).__name__}: {error}"))
+    message = one_line(f"{type(error).__name__}: {error}")
+    return RequestFailure(FailureKind.DISCONNECTED, message)
 
 
 def _late(limit: float, detail: str) -> RequestFailure:

@@ -6,6 +6,7 @@ not the same as zero: speculation counters only exist where something is drafted
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -79,12 +80,12 @@ class Counters:
 
     def _positions_since(self, before: Counters) -> tuple[int, ...] | None:
         after = self.accepted_per_position
-        if after is None:
+        if not after:
             return None
         earlier = before.accepted_per_position or ()
-        earlier += (0,) * (len(after) - len(earlier))
-        growths = [_growth(old, new) for old, new in zip(earlier, after, strict=True)]
-        return None if None in growths else tuple(int(growth or 0) for growth in growths)
+        pairs = itertools.zip_longest(earlier, after, fillvalue=0)
+        growths = [new - old for old, new in pairs]
+        return tuple(growths) if min(growths) >= 0 else None
 
 
 def read_counters(text: str) -> Counters:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+import httpx
+
 
 class Deadline:
     """Ends one request after `seconds`; used as a context manager around it.
@@ -40,6 +42,11 @@ class Deadline:
         # The timeout is needed for connecting, when there is no connection to shut down yet.
         timeout = {"connect": limit, "read": limit, "write": limit, "pool": limit}
         return {"trace": self._trace, "timeout": timeout}
+
+    def note(self, error: Exception) -> None:
+        """Tell what broke the request: httpx may notice the same limit a moment earlier."""
+        if isinstance(error, httpx.TimeoutException):
+            self._expired = True
 
     def __enter__(self) -> Deadline:
         self._timer.start()

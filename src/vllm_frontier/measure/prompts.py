@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from vllm_frontier.measure.client import RequestFailure, ServerClient
+from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
 from vllm_frontier.measure.task import known_tasks, load_task
 
 # Seeds below this number are told apart by the first tokens of a prompt.
@@ -55,4 +55,9 @@ def load_prompts(client: ServerClient) -> PromptSource | RequestFailure:
     """Cut the bundled texts into tokens of the server's model."""
     texts = (text for name in known_tasks() for text in load_task(name).variants)
     ids = client.tokenize("\n\n".join(texts))
-    return ids if isinstance(ids, RequestFailure) else PromptSource(ids)
+    if isinstance(ids, RequestFailure):
+        return ids
+    if len(set(ids)) < 2:
+        message = "/tokenize makes no two different tokens of a text"
+        return RequestFailure(FailureKind.STREAM_ERROR, message, http_status=200)
+    return PromptSource(ids)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from measure_fake_server import text_event, usage_event
+
+from vllm_frontier.measure.reply import FailureKind, Reply, RequestFailure, StreamReader
+
+
+def read(*events: tuple[float, str], done: bool = True) -> Reply | RequestFailure:
+    reader = StreamReader(t_sent=100.0)
+    for now, event in events:
+        failure = reader.feed(f"data: {event}", now)
+        if failure is not None:
+            return failure
+    if done:
+        assert reader.feed("data: [DONE]", events[-1][0]) is None
+    return reader.finish()
+
+
+def test_tokens_come_from_usage_and_times_from_chunks_with_text() -> None:
+    reply = read(
+        (101.0, json.dumps({"choices": [{"delta": {"role": "assistant", "content": ""}}]})),
+        (102.0, text_event("one two three")),
+        (103.0, text_event(" four")),
+        (104.0, text_event("", finish="stop")),
+        (109.0, usage_event(30, 9, 16)),
+    )
+
+    assert isinstance(reply, Reply)
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == (30, 9, 16)
+    assert (reply.text, reply.finish_reason, reply.chunks) == ("one two three four", "stop", 2)
+    assert (reply.ttft_s, reply.stream_s) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
+def test_reasoning_is_generated_text(key: str) -> None:
+    reply = read(
+        (101.0, json.dumps({"choices": [{"delta": {key: "hm "}, "finish_reason": None}]})),
+        (103.0, text_event("yes", finish="stop")),
+        (103.0, usage_event(5, 2)),
+    )
+
+    assert isinstance(reply, Reply)
+    assert reply.text == "hm yes"
+    assert (reply.ttft_s, reply.stream_s) == (1.0, 2.0)
+    assert reply.cached_tokens is None
+
+
+def test_an_answer_without_text_has_its_first_token_at_its_end() -> None:
+    reply = read((104.0, text_event("", finish="stop")), (105.0, usage_event(5, 1)))
+
+    assert isinstance(reply, Reply)
+    assert (reply.ttft_s, reply.stream_s, reply.text) == (4.0, 0.0, "")
+
+
+def test_an_error_in_the_stream_ends_it() -> None:
+    error = {"error": {"message": "EngineCore\nencountered an issue.", "code": 500}}
+
+    failure = read((101.0, text_event("one", chat=False)), (102.0, json.dumps(error)))
+
+    assert failure == RequestFailure(
+        FailureKind.STREAM_ERROR, "EngineCore encountered an issue.", http_status=200
+    )
+
+
+@pytest.mark.parametrize("garbage", ["{not json", "[1, 2]", "null"])
+def test_what_is_not_an_object_is_an_error(garbage: str) -> None:
+    failure = read((101.0, garbage))
+
+    assert isinstance(failure, RequestFailure)
+    assert failure.kind is FailureKind.STREAM_ERROR
+    assert garbage in failure.message
+
+
+def test_a_stream_without_its_end_is_disconnected_and_one_without_usage_an_error() -> None:
+    early = read((101.0, text_event("one")), (101.0, usage_event(5, 1)), done=False)
+    silent = read((101.0, text_event("one", finish="length")))
+
+    assert isinstance(early, RequestFailure)
+    assert early.kind is FailureKind.DISCONNECTED
+    assert isinstance(silent, RequestFailure)
+    assert silent.kind is FailureKind.STREAM_ERROR
+    assert "usage" in silent.message
+
+
+def test_comments_and_other_lines_are_passed_over() -> None:
+    reader = StreamReader(t_sent=0.0)
+
+    assert reader.feed(": ping", 1.0) is None
+    assert reader.feed("", 1.0) is None
+    assert reader.feed("event: message", 1.0) is None
+    assert reader.chunks == 0
