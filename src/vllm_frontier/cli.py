@@ -88,7 +88,7 @@ def status(folder: Path, as_json: bool) -> int:
     from vllm_frontier.report import state
     from vllm_frontier.store.sweep_store import SweepStore
 
-    found = state.document(SweepStore.open(folder))
+    found = state.document(SweepStore.open(folder), folder)
     if as_json:
         _print_json(found)
     else:
@@ -159,13 +159,13 @@ def doctor(sweep: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
 
 def _compose(sweep: str, overrides: Sequence[str]) -> Composed:
     from vllm_frontier.config import compose_sweep
-    from vllm_frontier.telemetry import first_card
+    from vllm_frontier.cards import first_card
 
     return compose_sweep(sweep, overrides, read_card=first_card)
 
 
 def _run(composed: Composed, folder: Path) -> int:
-    from vllm_frontier.report import result
+    from vllm_frontier.report import advice, result
     from vllm_frontier.report.progress import ProgressDisplay
     from vllm_frontier.sweep import run_sweep
 
@@ -177,7 +177,10 @@ def _run(composed: Composed, folder: Path) -> int:
     except Interrupted:
         console.print(f"Interrupted. Go on with: {PROGRAM} resume {folder}", soft_wrap=True)
         return EXIT_INTERRUPTED
-    result.show(result.load(folder), console, commands=True)
+    found = result.load(folder)
+    result.show(found, console)
+    console.print("\nTo serve with these settings:\n")
+    advice.show(advice.choose(found, advice.Wanted()), console)
     console.print(f"\nResults: {folder}", soft_wrap=True)
     if finished.left:
         console.print(f"{finished.left} cells were not reached within the budget of the search.")

@@ -4,27 +4,14 @@ One Tune trial is one attempt. The search sits behind a `Searcher`; the outcome 
 a result of the trial, the phases before it as earlier results, so that progress works the
 same on this machine and on another node. A raised exception or a lost worker is a fault of
 this program or of the cluster and recorded as `failed`, never as an answer about the cell.
-"""
 
-# Ray reads some of these when it is imported: no usage statistics, no loggers that write beside
-# our files, no change of the working directory, and signals stay ours.
-# ruff: noqa: E402
+Import this module only after `ray_settings.apply`.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-
-for _name, _value in {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}.items():
-    os.environ.setdefault(_name, _value)
-
-import secrets
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -114,10 +101,6 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
 
 def _start_ray(plan: Plan, scratch: Path) -> None:
     address = plan.spec.schedule.address
-    if address is None and "RAY_AUTH_MODE" not in os.environ:
-        # Other users of this host must not reach the cluster that this process starts.
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
         try:
@@ -166,7 +149,10 @@ def _slots(spec: SweepSpec) -> int:
 
 
 def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
-    adapter = SearchAdapter(search, plan, listener, ray.get_runtime_context().get_node_id())
+    faults = _LastFault()
+    adapter = SearchAdapter(
+        search, plan, listener, ray.get_runtime_context().get_node_id(), faults
+    )
     bundle = {"CPU": 0.0, **_resources(plan.spec)}
     tuner = tune.Tuner(
         tune.with_resources(AttemptTrainable, tune.PlacementGroupFactory([bundle])),
@@ -180,20 +166,55 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None
             storage_path=str(scratch / "tune"),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
-    tuner.fit()
+    with faults.heard():
+        tuner.fit()
+
+
+class _LastFault(logging.Handler):
+    """Keeps what Tune logs about a trial that broke, for the evidence of its outcome."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = "its Ray worker was lost"
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Listen to Tune's log, and keep it out of the terminal."""
+        logger = logging.getLogger("ray.tune")
+        before = (logger.handlers, logger.propagate)
+        logger.handlers, logger.propagate = [self], False
+        try:
+            yield
+        finally:
+            logger.handlers, logger.propagate = before
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the last line of the exception, which says what happened."""
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            lines = [line for line in str(record.exc_info[1]).splitlines() if line.strip()]
+            self.text = lines[-1].strip() if lines else type(record.exc_info[1]).__name__
 
 
 class SearchAdapter(Searcher):
     """Tune's view of a search. Lives in the driver."""
 
-    def __init__(self, search: Search, plan: Plan, listener: Listener, driver_node: str) -> None:
+    def __init__(
+        self,
+        search: Search,
+        plan: Plan,
+        listener: Listener,
+        driver_node: str,
+        faults: _LastFault,
+    ) -> None:
         super().__init__(metric="done", mode="max")
         self._search = search
         self._plan = plan
         self._listener = listener
         self._driver_node = driver_node
+        self._faults = faults
         self._running: dict[str, tuple[Cell, int]] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -230,10 +251,14 @@ class SearchAdapter(Searcher):
         cell, number = self._running.pop(trial_id)
         outcome = (result or {}).get("outcome")
         if outcome is None or error:
-            outcome = _worker_lost()
+            outcome = _worker_lost(self._faults.text)
         log = (result or {}).get("log")
         self._listener.ended(cell, number, outcome, log)
         self._search.tell(cell, outcome.status)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Tune pickles its searcher to restore it, and a sweep is never restored so."""
+        return {}
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a sweep resumes from its outcome files."""
@@ -242,8 +267,8 @@ class SearchAdapter(Searcher):
         """Nothing: a sweep resumes from its outcome files."""
 
 
-def _worker_lost() -> Outcome:
-    evidence = "the process that ran this attempt was lost; its Ray worker log says more"
+def _worker_lost(reason: str) -> Outcome:
+    evidence = f"the process that ran this attempt broke: {reason}"
     return Outcome(
         status=Status.FAILED,
         phase=Phase.SPAWN,

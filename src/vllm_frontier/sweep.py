@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vllm_frontier import telemetry
+from vllm_frontier import ray_settings
+from vllm_frontier.cards import own_cards
 from vllm_frontier.doctor import looks_like_path
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
@@ -127,39 +128,6 @@ def check_model(spec: SweepSpec) -> None:
             raise ConfigError(f"{key} is {value}, but there is no such folder")
 
 
-def own_cards(spec: SweepSpec) -> tuple[str, ...]:
-    """UUIDs of this machine's cards that the sweep may use; empty on a CPU.
-
-    Raises:
-        ConfigError: the sweep's card is not in this machine.
-    """
-    if spec.card.kind != "nvidia" or spec.schedule.address is not None:
-        return ()
-    probe = telemetry.probe()
-    if probe.problem is not None and not probe.cards:
-        raise ConfigError(
-            f"this sweep needs {spec.card.name}, but {probe.problem}; "
-            "engine=simulated needs no card"
-        )
-    wanted = spec.card.uuids
-    fitting = [
-        card.uuid
-        for card in probe.cards
-        if (card.uuid in wanted if wanted else card.name == spec.card.name)
-    ]
-    if not fitting:
-        names = ", ".join(sorted({card.name for card in probe.cards}))
-        raise ConfigError(
-            f"this sweep is for {spec.card.name}, but this machine has {names}; add card=auto"
-        )
-    if len(fitting) < spec.engine.tensor_parallel:
-        raise ConfigError(
-            f"engine.tensor_parallel is {spec.engine.tensor_parallel}, "
-            f"but this machine has {len(fitting)} of the sweep's card"
-        )
-    return tuple(fitting)
-
-
 def _schedule(
     search: Search,
     spec: SweepSpec,
@@ -167,6 +135,7 @@ def _schedule(
     cards: tuple[str, ...],
     driver: _Driver,
 ) -> None:
+    ray_settings.apply(own_cluster=spec.schedule.address is None)
     from vllm_frontier import schedule
 
     began = time.monotonic()
@@ -226,7 +195,12 @@ class _Driver:
 
         paths = self._store.new_attempt(self._identity.cell_id(cell))
         row = rows.interrupted_row(
-            self._spec, self._identity, cell, paths.number, time.time(), self._version
+            self._spec,
+            self._identity,
+            cell,
+            paths.number,
+            started_at=time.time(),
+            engine_version=self._version,
         )
         self._store.write_attempt(paths, row, {})
         self._open[cell, paths.number] = paths
@@ -244,7 +218,7 @@ class _Driver:
         if log is not None:
             paths.server_log.write_bytes(log)
         trial = rows.trial_row(
-            self._spec, self._identity, cell, attempt, outcome, self._version
+            self._spec, self._identity, cell, attempt, outcome, engine_version=self._version
         )
         runs = rows.run_rows(self._spec, self._identity, cell, attempt, outcome)
         self._store.write_outcome(paths, trial, runs)

@@ -37,7 +37,7 @@ from vllm_frontier.outcome import (
     Status,
 )
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier.telemetry import MemorySampler, driver_version, memory_used_gib
+from vllm_frontier import telemetry
 
 POLL_S = 0.2
 # vLLM needs about 5 s to notice that its engine process is gone.
@@ -125,7 +125,9 @@ class _Attempt:
                 plan.argv, env=environment, log=self.request.log, cwd=tmp
             ) as launch:
                 self._record(launch, plan)
-                with MemorySampler(self.request.cards, launch.members) as sampler:
+                with telemetry.MemorySampler(
+                    uuids=self.request.cards, pids=launch.members
+                ) as sampler:
                     launch.begin()
                     yield from self._serve(launch, plan)
                     self._stop(launch)
@@ -139,22 +141,24 @@ class _Attempt:
         card = self.request.spec.card
 
         def read_used() -> float | None:
-            readings = [memory_used_gib(uuid) for uuid in self.request.cards]
+            readings = [telemetry.memory_used_gib(uuid) for uuid in self.request.cards]
             known = [reading for reading in readings if reading is not None]
             return sum(known) if known else None
 
         drained = wait_drained(
             read_used,
-            self.request.baseline_gib,
-            card.baseline_tolerance_gib,
-            card.drain_timeout_s,
-            port,
+            baseline_gib=self.request.baseline_gib,
+            tolerance_gib=card.baseline_tolerance_gib,
+            timeout_s=card.drain_timeout_s,
+            port=port,
         )
-        if not drained.ok:
+        if not drained.port_ok:
+            self._fail(FailureClass.PORT_IN_USE, f"port {port} was taken before the launch")
+        elif not drained.ok:
             self.failure = Failure(
                 FailureClass.MEMORY_CONTENDED,
                 Phase.SPAWN,
-                f"{drained.used_gib:.2f} GiB in use on the card after {drained.waited_s:.0f} s, "
+                f"{drained.used_gib or 0:.2f} GiB in use on the card after {drained.waited_s:.0f} s, "
                 f"{self.request.baseline_gib or 0:.2f} GiB when the sweep began",
             )
         return drained.ok
@@ -218,7 +222,7 @@ class _Attempt:
             if ended is not None or launch.exec_error is not None:
                 self._read_end(launch, ended)
                 return
-            if follower.decided:
+            if follower.failure is not None:
                 time.sleep(DECIDED_GRACE_S)
                 self._read_end(launch, None)
                 if self.failure is not None:
@@ -351,7 +355,7 @@ class _Attempt:
             exit_code=None if self.exit is None else self.exit.exit_code,
             signal=None if self.exit is None else self.exit.signal,
             memory_used_peak_gib=peak_gib,
-            driver=driver_version() if self.request.cards else None,
+            driver=telemetry.probe().driver if self.request.cards else None,
             started_at=self.began_at,
             ended_at=ended_at,
         )

@@ -1,0 +1,91 @@
+"""Which settings to serve with: choices of the frontier as commands to paste."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from vllm_frontier.analyze.choices import choices
+from vllm_frontier.config import spec_from_document
+from vllm_frontier.engine.registry import create_engine
+from vllm_frontier.errors import ConfigError
+from vllm_frontier.report import commands, documents
+from vllm_frontier.report.result import Result
+from vllm_frontier.store.rows import cell_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a choice must satisfy: a window in tokens, a speed in tokens per second."""
+
+    task: str | None = None
+    min_context: int | None = None
+    min_decode: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The chosen cells, each with its command; empty, with a reason, where none will do."""
+
+    sweep: str
+    choices: list[dict[str, Any]]
+    reason: str | None = None
+
+
+def choose(result: Result, wanted: Wanted) -> Advice:
+    """The fastest, the longest and the balanced cell that satisfy what is wanted.
+
+    Raises:
+        ConfigError: the sweep has no such task.
+    """
+    _check_task(result, wanted.task)
+    rows = choices(
+        result.frontier.lazy(),
+        task=wanted.task,
+        min_context=wanted.min_context,
+        min_decode=wanted.min_decode,
+    ).collect()
+    spec = spec_from_document(result.config)
+    engine = create_engine(spec)
+    chosen = []
+    for row, choice in zip(rows.iter_rows(named=True), documents.objects(rows.lazy()), strict=True):
+        command = commands.serve_command(spec.model.id, engine.serve_arguments(cell_of(row)))
+        chosen.append({**choice, "command": command})
+    return Advice(result.name, chosen, None if chosen else _reason(result))
+
+
+def document(advice: Advice) -> dict[str, Any]:
+    """What `recommend --json` prints: `sweep`, `choices` (cells, each with `command`), `reason`."""
+    return {"sweep": advice.sweep, "choices": advice.choices, "reason": advice.reason}
+
+
+def show(advice: Advice, console: Console) -> None:
+    """Print each choice as a comment and a command, so that the whole can be pasted."""
+    if advice.reason is not None:
+        console.print(f"# {advice.reason}", markup=False, soft_wrap=True)
+    for number, choice in enumerate(advice.choices):
+        if number:
+            console.print()
+        console.print(Text(f"# {commands.describe(choice)}", style="bold"), soft_wrap=True)
+        console.print(choice["command"], markup=False, soft_wrap=True)
+
+
+def _check_task(result: Result, task: str | None) -> None:
+    tasks = list(result.config["workload"]["tasks"])
+    if task is not None and task not in tasks:
+        raise ConfigError(f"--task is {task!r}, but this sweep measured {', '.join(tasks)}")
+
+
+def _reason(result: Result) -> str:
+    """Why there is nothing to recommend, with what comes nearest."""
+    if result.frontier.is_empty():
+        return "no cell of this sweep has a measured speed yet"
+    longest = result.frontier["context"].max()
+    fastest = result.frontier["decode_tok_s"].max()
+    return (
+        "no cell satisfies this: the longest window that works is "
+        f"{longest} tokens, the fastest cell decodes {fastest:.1f} tokens/s"
+    )

@@ -1,0 +1,56 @@
+"""What a sweep came to, read from its folder: for `show`, `recommend` and the end of `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+
+from vllm_frontier.analyze.derived import derived_tables
+from vllm_frontier.report import documents, terminal
+from vllm_frontier.store.sweep_store import SweepStore
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The tables of a sweep, made from the attempts that are there now."""
+
+    name: str
+    config: Mapping[str, Any]
+    trials: pl.DataFrame
+    frontier: pl.DataFrame
+    boundaries: pl.DataFrame
+
+
+def load(folder: Path) -> Result:
+    """Read a sweep, also while it runs.
+
+    Raises:
+        StoreError: the folder is no sweep.
+    """
+    store = SweepStore.open(folder)
+    trials, runs = store.tables()
+    derived = derived_tables(trials.lazy(), runs.lazy())
+    return Result(
+        name=str(store.config["name"]),
+        config=store.config,
+        trials=trials,
+        frontier=derived["frontier"].collect(),
+        boundaries=derived["boundaries"].collect(),
+    )
+
+
+def document(result: Result) -> dict[str, Any]:
+    """What `show --json` prints."""
+    return documents.show_document(
+        result.name, result.trials.lazy(), result.frontier.lazy(), result.boundaries.lazy()
+    )
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the frontier, the boundaries, the failures and the grid."""
+    terminal.print_show(document(result), console)

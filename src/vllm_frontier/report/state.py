@@ -1,0 +1,62 @@
+"""How far a sweep is: for `status`, also while it runs and without its lock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vllm_frontier.config import spec_from_document
+from vllm_frontier.outcome import Status
+from vllm_frontier.store.records import RecordedOutcome
+from vllm_frontier.store.sweep_store import SweepStore
+
+
+def document(store: SweepStore, folder: Path) -> dict[str, Any]:
+    """What `status --json` prints.
+
+    Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`), `writer`,
+    `planned`, `done`, `cells` (how many have each status) and `running` (cells that are being
+    tried, with the attempt's number).
+    """
+    cells = spec_from_document(store.config).grid.cells()
+    latest: dict[Any, RecordedOutcome] = {}
+    for record in store.outcomes():
+        known = latest.get(record.cell)
+        if known is None or not known.status.is_final:
+            latest[record.cell] = record
+    planned = [latest[cell] for cell in cells if cell in latest]
+    writer = store.writer()
+    open_attempts = [each for each in planned if each.status is Status.INTERRUPTED]
+    done = sum(record.status.is_final for record in planned)
+    state = "running" if writer else "finished" if done == len(cells) else "interrupted"
+    return {
+        "sweep": store.config["name"],
+        "folder": str(folder),
+        "state": state,
+        "writer": str(writer) if writer else None,
+        "planned": len(cells),
+        "done": done,
+        "cells": dict(Counter(record.status.value for record in planned)),
+        "running": [
+            {**record.cell.axes(), "attempt": record.attempt}
+            for record in (open_attempts if writer else [])
+        ],
+    }
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Print the state in a few lines."""
+    console.print(
+        f"{found['sweep']}: {found['state']}, {found['done']} of {found['planned']} cells done",
+        soft_wrap=True,
+    )
+    for status, count in sorted(found["cells"].items()):
+        console.print(f"  {status:<12} {count}")
+    for cell in found["running"]:
+        axes = " ".join(f"{name}={value}" for name, value in cell.items() if name != "attempt")
+        console.print(f"  now: {axes} (attempt {cell['attempt']})", soft_wrap=True)
+    if found["state"] == "interrupted":
+        console.print(f"Go on with: vllm-frontier resume {found['folder']}", soft_wrap=True)
