@@ -17,6 +17,7 @@ import vllm_frontier
 from vllm_frontier.measure.client import FailureKind, Reply, RequestFailure, ServerClient
 from vllm_frontier.measure.prompts import PromptSource, load_prompts
 from vllm_frontier.measure.session import fill, measure, planned_runs
+from vllm_frontier.measure.task import load_task
 from vllm_frontier.outcome import Run
 from vllm_frontier.spec import WorkloadSpec
 
@@ -177,13 +178,19 @@ def test_nothing_that_is_measured_was_cached(runs: list[Run]) -> None:
     assert all(run.prefill_tok_s is not None and run.prefill_tok_s > 100 for run in prefill)
 
 
-def test_greedy_runs_repeat_to_the_letter(client: ServerClient, runs: list[Run]) -> None:
-    workload = WorkloadSpec(tasks=("edit",), repeats=1, warmups=0)
+def test_a_salt_keeps_the_prefix_cache_away_and_greedy_answers_repeat(
+    client: ServerClient, runs: list[Run]
+) -> None:
+    first = next(run for run in runs if (run.task, run.repeat) == ("edit", 1))
+    prompt = [{"role": "user", "content": load_task("edit").prompt(1)}]
 
-    again = list(measure(client, workload, CONTEXT))[1]
+    salted = client.chat(prompt, max_tokens=256, cache_salt="another")
+    again = client.chat(prompt, max_tokens=256, cache_salt="another")
 
-    first = next(run for run in runs if (run.task, run.repeat) == ("edit", 0))
-    assert isinstance(again, Run)
-    assert again.output_sha256 == first.output_sha256
-    assert again.completion_tokens == first.completion_tokens
-    assert again.accepted_per_position == first.accepted_per_position
+    assert isinstance(salted, Reply)
+    assert isinstance(again, Reply)
+    assert salted.text == first.output
+    assert salted.completion_tokens == first.completion_tokens
+    assert salted.cached_tokens == 0
+    assert again.cached_tokens is not None
+    assert 128 <= again.cached_tokens < again.prompt_tokens
