@@ -165,6 +165,7 @@ class Service:
         with self._turn:
             self._engine.send("ping")
             if self._engine.receive() != "pong":
+                self.dead.set()
                 raise EngineDied
 
     def tell_dead(self, where: str) -> None:

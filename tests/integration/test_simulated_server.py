@@ -1,0 +1,244 @@
+"""The simulated server as processes: it starts, answers, counts, refuses and stops."""
+
+import dataclasses
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from simulated_launch import CELL, Launched, alive, card_file, gone, launched
+
+from vllm_frontier.engine.simulated_card import decode_speed, simulate_start
+from vllm_frontier.grid import Cell
+from vllm_frontier.outcome import FailureClass, Phase
+
+CODE = "Write a Python module `ring.py`."
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    folder = tmp_path_factory.mktemp("server")
+    with launched(card_file(folder), folder / "server.log") as server:
+        assert server.ready()
+        yield server
+
+
+def test_log_of_a_start_reads_like_vllm(server: Launched) -> None:
+    reading = server.engine.read_log(server.log)
+    assert (reading.started, reading.failure, reading.phase) == (True, None, Phase.READY)
+    facts = simulate_start(server.engine.card, CELL).facts
+    assert reading.facts.kv_tokens == facts.kv_tokens
+    assert reading.facts.kv_available_gib == pytest.approx(2.45)
+    assert reading.facts.weights_gib == pytest.approx(3.75)
+    assert reading.facts.graph_gib == pytest.approx(0.5)
+    assert reading.facts.activation_gib == pytest.approx(0.5)
+    assert reading.facts.graph_mode == "FULL_AND_PIECEWISE"
+    assert reading.facts.engine_version == "simulated-1"
+
+
+def test_routes(server: Launched) -> None:
+    assert server.request("GET", "/health") == (200, "")
+    assert '"id": "served"' in server.request("GET", "/v1/models")[1]
+    assert server.request("GET", "/version") == (200, '{"version": "simulated-1"}')
+    assert server.request("GET", "/nothing")[0] == 404
+    status, text = server.request("POST", "/tokenize", {"prompt": "one two"})
+    assert status == 200
+    assert '"count": 2' in text
+    assert '"max_model_len": 16384' in text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "task"),
+    [(CODE, "code"), ("Again: Here is the file `a.py`", "edit"), ("Explain tides.", "prose")],
+)
+def test_speed_on_the_servers_clock_is_the_formula(
+    server: Launched, prompt: str, task: str
+) -> None:
+    before = server.metrics()
+    events = server.stream(prompt, max_tokens=300, stream_options={"include_usage": True})
+    after = server.metrics()
+    growth = {name: after[name] - before[name] for name in after}
+    usage = events[-2]["usage"]
+    assert usage["completion_tokens"] == 300
+    speed = (300 - 1) / growth["vllm:request_decode_time_seconds_sum"]
+    assert speed == pytest.approx(decode_speed(server.engine.card, CELL, task), rel=1e-9)
+    prefill = usage["prompt_tokens"] / growth["vllm:request_prefill_time_seconds_sum"]
+    assert prefill == pytest.approx(8000, rel=1e-9)
+    assert growth["vllm:request_decode_time_seconds_count"] == 1
+    assert growth["vllm:time_to_first_token_seconds_sum"] == pytest.approx(
+        usage["prompt_tokens"] / 8000
+    )
+    assert growth["vllm:generation_tokens_total"] == 300
+    assert growth['vllm:request_success_total{,finished_reason="length"}'] == 1
+    drafts = growth["vllm:spec_decode_num_drafts_total"]
+    assert growth["vllm:spec_decode_num_draft_tokens_total"] == 2 * drafts
+    per_position = [
+        growth[f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{,position="{at}"}}'] / drafts
+        for at in range(2)
+    ]
+    shares = server.engine.card.speed.acceptance[task][:2]
+    assert per_position == pytest.approx(shares, abs=0.02)
+
+
+def test_stream_carries_several_tokens_a_chunk(server: Launched) -> None:
+    events = server.stream(CODE, max_tokens=100)
+    assert events[-1] == "[DONE]"
+    chunks = [event for event in events if isinstance(event, dict)]
+    assert 30 < len(chunks) < 60
+    assert all("usage" not in chunk for chunk in chunks)
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["length"]
+    streamed = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
+    messages = [{"role": "user", "content": CODE}]
+    body = {"model": "served", "messages": messages, "max_tokens": 100}
+    _, whole = server.request("POST", "/v1/chat/completions", body)
+    assert streamed.startswith("def ")
+    assert streamed.encode("unicode_escape").decode().replace('"', '\\"') in whole
+
+
+def test_cached_tokens_are_told_and_cost_nothing(server: Launched) -> None:
+    prompt = list(range(5000, 6000))
+    first = server.complete(prompt, max_tokens=1)["usage"]
+    before = server.metrics()
+    second = server.complete(prompt, max_tokens=1)["usage"]
+    after = server.metrics()
+    assert first["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert second["prompt_tokens_details"] == {"cached_tokens": 992}
+    name = "vllm:request_prefill_time_seconds_sum"
+    assert after[name] - before[name] == pytest.approx(8 / 8000)
+    name = "vllm:prefix_cache_hits_total"
+    assert after[name] - before[name] == 992
+
+
+def test_window_is_filled_to_the_last_token_and_no_further(server: Launched) -> None:
+    prompt = list(range(20000, 20000 + 16368))
+    usage = server.complete(prompt, max_tokens=16, ignore_eos=True)["usage"]
+    assert usage["total_tokens"] == 16384
+    status, text = server.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 17})
+    assert status == 400
+    assert "maximum context length is 16384 tokens" in text
+    assert '"type": "BadRequestError"' in text
+    assert '"code": 400' in text
+
+
+def test_same_cell_gives_the_same_figures_again(tmp_path: Path) -> None:
+    seen = []
+    for attempt in range(2):
+        card = card_file(tmp_path, speed={"noise": 0.02})
+        with launched(card, tmp_path / f"{attempt}.log") as server:
+            assert server.ready()
+            text = server.complete(CODE, max_tokens=80)["choices"][0]["text"]
+            seen.append((text, server.metrics()["vllm:request_decode_time_seconds_sum"]))
+    assert seen[0] == seen[1]
+    formula = 79 / decode_speed(server.engine.card, CELL, "code")
+    assert seen[0][1] != pytest.approx(formula, rel=1e-6)
+    assert seen[0][1] == pytest.approx(formula, rel=0.07)
+
+
+def test_client_waits_the_scaled_time(tmp_path: Path) -> None:
+    card = card_file(tmp_path, time={"scale": 0.05})
+    with launched(card, tmp_path / "log", dataclasses.replace(CELL, depth=0)) as server:
+        began = time.monotonic()
+        assert server.ready()
+        assert time.monotonic() - began > 30 * 0.05
+        began = time.monotonic()
+        server.complete(CODE, max_tokens=201)  # 200 steps of 10 ms
+        assert 0.1 <= time.monotonic() - began < 0.6
+        assert "vllm:spec_decode_num_drafts_total" not in server.metrics()
+
+
+@pytest.mark.parametrize(
+    ("cell", "code", "failure", "phase"),
+    [
+        (Cell(2, 65536, True, 0.9), 1, FailureClass.KV_TOO_SMALL, Phase.ALLOCATE_KV),
+        (Cell(0, 4096, False, 0.45), 1, FailureClass.KV_NONE, Phase.ALLOCATE_KV),
+        (Cell(0, 4096, False, 0.98), 1, FailureClass.UTILIZATION_ABOVE_FREE, Phase.CONFIGURE),
+        (Cell(0, 70000, False, 0.9), 1, FailureClass.CONTEXT_EXCEEDS_MODEL, Phase.CONFIGURE),
+        (Cell(0, 4096, False, 1.2), 1, FailureClass.INVALID_ARGUMENT, Phase.CONFIGURE),
+    ],
+)
+def test_refusals_are_read_as_what_they_are(
+    tmp_path: Path, cell: Cell, code: int, failure: FailureClass, phase: Phase
+) -> None:
+    with launched(card_file(tmp_path), tmp_path / "log", cell) as server:
+        assert not server.ready()
+        reading = server.reading()
+        assert server.process.returncode == code
+        assert reading.failure is not None
+        assert (reading.failure.failure_class, reading.failure.phase) == (failure, phase)
+        expected = simulate_start(server.engine.card, cell)
+        if expected.failure is not None and cell.utilization <= 1:
+            assert expected.failure.failure_class is failure
+            assert expected.failure.phase is phase
+            assert reading.failure.evidence == expected.failure.evidence
+            assert reading.facts.max_context_estimate == expected.facts.max_context_estimate
+
+
+def test_graphs_that_do_not_fit(tmp_path: Path) -> None:
+    card = card_file(tmp_path, memory={"graphs_counted": False})
+    with launched(card, tmp_path / "log", dataclasses.replace(CELL, utilization=0.95)) as server:
+        assert not server.ready()
+        failure = server.reading().failure
+        assert failure is not None
+        assert failure.failure_class is FailureClass.OOM_GRAPH_CAPTURE
+        assert failure.phase is Phase.CAPTURE_GRAPHS
+
+
+def test_taken_port(tmp_path: Path) -> None:
+    card = card_file(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with launched(card, tmp_path / "log", port=port) as server:
+            failure = server.reading().failure
+            assert failure is not None
+            assert failure.failure_class is FailureClass.PORT_IN_USE
+            assert server.process.returncode == 1
+
+
+def test_automatic_window(tmp_path: Path) -> None:
+    with launched(card_file(tmp_path), tmp_path / "log", max_model_len="auto") as server:
+        assert server.ready()
+        reading = server.engine.read_log(server.log)
+        assert reading.facts.auto_context == 35824  # (2.45 - 0.3) / 0.06, whole blocks
+        assert '"max_model_len": 35824' in server.request("GET", "/v1/models")[1]
+
+
+def test_unknown_card_is_one_line(tmp_path: Path) -> None:
+    with launched(card_file(tmp_path), tmp_path / "log", simulated_card="tiny-8gb") as server:
+        assert server.process.wait(20) == 2
+        text = server.log.read_text()
+        assert text.count("\n") == 1
+        assert "did you mean tiny-8gib?" in text
+
+
+def test_sigterm_ends_the_tree(tmp_path: Path) -> None:
+    with launched(card_file(tmp_path), tmp_path / "log") as server:
+        assert server.ready()
+        children = server.children()
+        assert all(alive(pid) for pid in children)
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(5) == 0
+        assert gone(children)
+        reading = server.reading()
+        assert (reading.started, reading.failure) == (True, None)
+
+
+def test_sigterm_while_loading_is_swallowed_once(tmp_path: Path) -> None:
+    card = card_file(tmp_path, time={"scale": 0.1})
+    with launched(card, tmp_path / "1.log") as server:
+        children = server.children()
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.ready()
+    with launched(card, tmp_path / "2.log") as server:
+        children = server.children()
+        os.kill(server.process.pid, signal.SIGTERM)
+        time.sleep(0.1)
+        assert server.process.poll() is None
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(5) == -signal.SIGTERM
+        assert gone(children)
