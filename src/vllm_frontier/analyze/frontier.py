@@ -20,6 +20,31 @@ ALL = "all"
 """The word in `on_frontier_for` for the median over tasks."""
 
 
+_BEFORE = (
+    "sweep",
+    *CELL,
+    *AXES,
+    "decode_tok_s",
+    "decode_tok_s_low",
+    "decode_tok_s_high",
+    "task_decode_tok_s",
+    "prefill_tok_s",
+    "max_context",
+    "kv_headroom_gib",
+)
+_AFTER = (
+    "kv_tokens",
+    "memory_used_peak_gib",
+    "gain_same_graphs",
+    "gain_no_graphs",
+    "gain_basis",
+    "engine",
+    "engine_version",
+    "model",
+    "card",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """What counts of a cell: window (tokens), share of the card, tokens/s, depth."""
@@ -103,6 +128,7 @@ def frontier(trials: pl.LazyFrame, runs: pl.LazyFrame, *, tie: float = TIE) -> p
     return (
         found.lazy()
         .join(names.lazy(), on="cell_id", how="inner")
+        .select(*_BEFORE, "on_frontier_for", *_AFTER)
         .sort(
             ["context", "decode_tok_s", "utilization", "cell_id"],
             descending=[True, True, False, False],
@@ -111,7 +137,7 @@ def frontier(trials: pl.LazyFrame, runs: pl.LazyFrame, *, tie: float = TIE) -> p
 
 
 def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
-    """Every cell that works and has a decode speed, with the columns of the frontier."""
+    """Every cell that works and has a decode speed, with the columns of the frontier but one."""
     cells = counted(trials).filter(works())
     limits = boundaries(trials).select(
         "depth", "graphs", "utilization", "extra", pl.col("max_context_works").alias("max_context")
@@ -127,27 +153,7 @@ def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         .join(limits, on=["depth", "graphs", "utilization", "extra"], how="left")
         .join(gains(trials, runs), on="cell_id", how="left")
         .with_columns(kv_headroom_gib=pl.col("kv_available_gib") - needed)
-        .select(
-            "sweep",
-            *CELL,
-            *AXES,
-            "decode_tok_s",
-            "decode_tok_s_low",
-            "decode_tok_s_high",
-            "task_decode_tok_s",
-            "prefill_tok_s",
-            "max_context",
-            "kv_headroom_gib",
-            "kv_tokens",
-            "memory_used_peak_gib",
-            "gain_same_graphs",
-            "gain_no_graphs",
-            "gain_basis",
-            "engine",
-            "engine_version",
-            "model",
-            "card",
-        )
+        .select(_BEFORE + _AFTER)
     )
 
 

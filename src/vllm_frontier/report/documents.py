@@ -15,6 +15,7 @@ import polars as pl
 from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.latest import AXES, counted
 from vllm_frontier.analyze.summary import failures, status_counts
+from vllm_frontier.outcome import Status
 
 SIMULATED = "simulated"
 
@@ -45,7 +46,7 @@ def show_document(
     return {
         "sweep": sweep,
         "simulated": is_simulated(table),
-        "cells": dict(status_counts(table.lazy()).collect().iter_rows()),
+        "cells": _cells(table.lazy()),
         "frontier": objects(frontier),
         "boundaries": objects(boundaries),
         "choices": objects(choices(frontier)),
@@ -66,6 +67,12 @@ def objects(table: pl.LazyFrame) -> list[dict[str, Any]]:
     moments ISO 8601 text.
     """
     return [_object(row) for row in table.collect().iter_rows(named=True)]
+
+
+def _cells(trials: pl.LazyFrame) -> dict[str, int]:
+    """How many cells have each status that occurs, what is known best first."""
+    counts: dict[str, int] = dict(status_counts(trials).collect().iter_rows())
+    return {status.value: counts[status.value] for status in Status if status.value in counts}
 
 
 def _object(row: Mapping[str, Any]) -> dict[str, Any]:

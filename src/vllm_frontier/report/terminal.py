@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -56,22 +56,15 @@ def frontier_table(
 ) -> RenderableType:
     """The frontier for the median over tasks, and which of its cells are the choices."""
     leading = [row for row in rows if "all" in row["on_frontier_for"]]
-    chosen = {choice["cell_id"]: ", ".join(choice["choices"]) for choice in choices}
+    chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
     extra = _extra_axes(leading)
     table = _table(title("Frontier", simulated))
-    for name in ("context", "depth"):
-        table.add_column(name, justify="right")
-    table.add_column("graphs")
-    table.add_column("util", justify="right")
-    for name in extra:
-        table.add_column(name, justify="right")
-    table.add_column("tokens/s", justify="right")
-    table.add_column("range", justify="right")
-    table.add_column("x baseline", justify="right")
-    table.add_column("prefill", justify="right")
-    table.add_column("spare GiB", justify="right")
-    table.add_column("choice")
+    _columns(table, ("context", "depth"))
+    _columns(table, ("graphs",), "left")
+    _columns(table, ("util", *extra, "tokens/s", "range", "x base", "prefill", "spare"))
+    _columns(table, ("",), "left")
     for row in leading:
+        names = chosen.get(row["cell_id"], [])
         table.add_row(
             str(row["context"]),
             str(row["depth"]),
@@ -81,10 +74,10 @@ def frontier_table(
             number(row["decode_tok_s"], 1),
             _range(row["decode_tok_s_low"], row["decode_tok_s_high"]),
             number(row["gain_no_graphs"], 2),
-            number(row["prefill_tok_s"], 0),
+            number(row["prefill_tok_s"], 1),
             number(row["kv_headroom_gib"], 2),
-            chosen.get(row["cell_id"], ""),
-            style="bold" if row["cell_id"] in chosen else None,
+            "".join(name[0].upper() for name in names),
+            style="bold" if names else None,
         )
     return Group(table, *_notes(rows, leading))
 
@@ -93,16 +86,12 @@ def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False)
     """What fits: where the window ends for every combination of the other axes."""
     extra = _extra_axes(rows)
     table = _table(title("What fits", simulated))
-    table.add_column("depth", justify="right")
-    table.add_column("graphs")
-    table.add_column("util", justify="right")
-    for name in extra:
-        table.add_column(name, justify="right")
-    table.add_column("works up to", justify="right")
-    table.add_column("refused from", justify="right")
-    table.add_column("because of")
-    table.add_column("cells", justify="right")
-    table.add_column("")
+    _columns(table, ("depth",))
+    _columns(table, ("graphs",), "left")
+    _columns(table, ("util", *extra, "works up to", "refused from"))
+    _columns(table, ("because of",), "left")
+    _columns(table, ("cells",))
+    _columns(table, ("",), "left")
     for row in rows:
         table.add_row(
             str(row["depth"]),
@@ -121,10 +110,8 @@ def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False)
 def failures_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -> RenderableType:
     """Why cells have no result, each reason with one line of evidence."""
     table = _table(title("Without a result", simulated))
-    table.add_column("cells", justify="right")
-    table.add_column("status")
-    table.add_column("reason")
-    table.add_column("evidence (of one cell)", ratio=1, overflow="fold")
+    _columns(table, ("cells",))
+    _columns(table, ("status", "reason", "evidence (of one cell)"), "left")
     for row in rows:
         where = f"attempts/{row['cell_id']}/{row['attempt']}/server.log"
         if row["evidence_line"] is not None:
@@ -145,19 +132,28 @@ def on_off(value: bool) -> str:
 
 
 def _table(heading: str) -> Table:
+    # No padding: the edge of this box is a blank already, and 80 columns are few.
     return Table(
         title=heading,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
+        padding=0,
         show_edge=False,
     )
 
 
+def _columns(
+    table: Table, names: Iterable[str], justify: Literal["left", "right"] = "right"
+) -> None:
+    for name in names:
+        # Folded, never cut: a figure that lost its end would be another figure.
+        table.add_column(name, justify=justify, overflow="fold")
+
+
 def _headline(document: Mapping[str, Any]) -> Text:
     counts = document["cells"]
-    words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    words = ", ".join(f"{count} {status}" for status, count in counts.items())
     name = title(document["sweep"], bool(document["simulated"]))
     return Text.assemble(
         (name, "bold"), f": {sum(counts.values())} cells", f" ({words})" if words else ""
@@ -167,8 +163,11 @@ def _headline(document: Mapping[str, Any]) -> Text:
 def _notes(
     rows: Sequence[Mapping[str, Any]], leading: Sequence[Mapping[str, Any]]
 ) -> Iterable[Text]:
-    if any(row["gain_no_graphs"] is not None for row in leading):
-        yield Text("x baseline: over depth 0 without graphs. range: of repeats.", style=_DIM)
+    yield Text(
+        "F fastest, L longest, B balanced. range: of repeats. x base: over depth 0 without "
+        "graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
+        style=_DIM,
+    )
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from vllm_frontier.grid import BUILT_IN_AXES, Cell
+from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import (
     Failure,
     FailureClass,
@@ -69,12 +69,6 @@ def axes_row(cell: Cell) -> dict[str, Any]:
         "utilization": cell.utilization,
         "extra": json.dumps(dict(cell.extra), sort_keys=True, ensure_ascii=False),
     }
-
-
-def cell_of_axes(axes: Mapping[str, Any]) -> Cell:
-    """The reverse of `Cell.axes`."""
-    extra = {name: value for name, value in axes.items() if name not in BUILT_IN_AXES}
-    return Cell(**{name: axes[name] for name in BUILT_IN_AXES}, extra=tuple(sorted(extra.items())))
 
 
 def cell_of(row: Mapping[str, Any]) -> Cell:
@@ -201,7 +195,9 @@ def row_to_json(row: Mapping[str, Any]) -> dict[str, Any]:
 def row_from_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """The reverse of `row_to_json`."""
     return {
-        name: datetime.fromisoformat(value) if name.endswith("_at") and value else value
+        name: datetime.fromisoformat(value)
+        if name.endswith("_at") and isinstance(value, str)
+        else value
         for name, value in row.items()
     }
 

@@ -19,7 +19,14 @@ _INT = pa.int64()
 _REAL = pa.float64()
 _BOOL = pa.bool_()
 _TIME = pa.timestamp("us", tz="UTC")
-_TASK_SPEEDS = pa.list_(pa.struct([("task", _TEXT), ("decode_tok_s", _REAL)]))
+
+
+def _list(kind: Any) -> Any:
+    # The name that Parquet gives the items, so that a file's schema equals this one.
+    return pa.list_(pa.field("element", kind))
+
+
+_TASK_SPEEDS = _list(pa.struct([("task", _TEXT), ("decode_tok_s", _REAL)]))
 
 _Columns: TypeAlias = tuple[tuple[str, Any, str], ...]
 
@@ -97,7 +104,7 @@ _RUNS: _Columns = (
     ("drafts", _INT, "drafts made"),
     ("draft_tokens", _INT, "tokens drafted"),
     ("accepted_tokens", _INT, "drafted tokens accepted"),
-    ("accepted_per_position", pa.list_(_INT), "drafts whose first n tokens were all accepted"),
+    ("accepted_per_position", _list(_INT), "drafts whose first n tokens were all accepted"),
     ("output_sha256", _TEXT, "of the text that was written"),
     ("started_at", _TIME, "UTC"),
     ("output", _TEXT, "the text that was written, where it was kept"),
@@ -113,7 +120,7 @@ _FRONTIER: _Columns = (
     ("prefill_tok_s", _REAL, "tokens/s; median"),
     ("max_context", _INT, "tokens; longest window that works with the other axes as they are"),
     ("kv_headroom_gib", _REAL, "GiB of KV cache beyond one full window"),
-    ("on_frontier_for", pa.list_(_TEXT), "tasks, and `all` for the median, that it leads"),
+    ("on_frontier_for", _list(_TEXT), "tasks, and `all` for the median, that it leads"),
     ("kv_tokens", _INT, "tokens that the KV cache holds"),
     ("memory_used_peak_gib", _REAL, "GiB"),
     ("gain_same_graphs", _REAL, "speed over that of depth 0 with the same graphs"),

@@ -1,0 +1,373 @@
+import polars as pl
+import pytest
+
+from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.choices import choices
+from vllm_frontier.analyze.derived import derived_tables
+from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.analyze.gains import acceptance, gains
+from vllm_frontier.analyze.latest import counted
+from vllm_frontier.analyze.speed import cell_speeds, task_speeds
+from vllm_frontier.analyze.summary import failures, status_counts
+from vllm_frontier.store.schema import SCHEMAS
+from vllm_frontier.store.tables import frame
+
+
+def trials(*rows: dict) -> pl.LazyFrame:
+    base = {
+        "sweep": "s",
+        "attempt": 1,
+        "depth": 0,
+        "graphs": False,
+        "utilization": 0.9,
+        "extra": "{}",
+        "phase": "stop",
+        "status": "measured",
+        "engine": "vllm",
+    }
+    rows_ = [{**base, "cell_id": f"c{number}", **row} for number, row in enumerate(rows)]
+    return frame("trials", rows_).lazy()
+
+
+def decode(cell_id: str, task: str, *speeds: float, attempt: int = 1) -> list[dict]:
+    return [
+        {
+            "cell_id": cell_id,
+            "attempt": attempt,
+            "task": task,
+            "repeat": repeat,
+            "kind": "decode",
+            "concurrency": 1,
+            "decode_tok_s": speed,
+        }
+        for repeat, speed in enumerate(speeds)
+    ]
+
+
+def runs(*rows: dict) -> pl.LazyFrame:
+    return frame("runs", rows).lazy()
+
+
+REFUSED = {"status": "infeasible", "failure_class": "kv_too_small", "phase": "allocate_kv"}
+
+
+# Which attempt counts
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([(1, "failed"), (2, "measured"), (3, "failed")], 2),
+        ([(1, "measured"), (2, "infeasible")], 2),
+        ([(1, "failed"), (2, "interrupted")], 2),
+        ([(0, "inferred"), (1, "failed")], 0),
+        ([(0, "inferred"), (1, "measured")], 1),
+        ([(10, "measured"), (9, "infeasible")], 10),
+    ],
+)
+def test_the_last_final_attempt_counts(attempts: list[tuple[int, str]], expected: int) -> None:
+    table = trials(
+        *({"cell_id": "x", "attempt": number, "status": status} for number, status in attempts)
+    )
+    assert counted(table).collect()["attempt"].to_list() == [expected]
+
+
+# Speed
+
+
+def test_speed_is_the_median_over_tasks_of_their_medians() -> None:
+    table = runs(
+        *decode("a", "edit", 90, 100, 500),
+        *decode("a", "code", 60, 62, 61),
+        *decode("a", "prose", 40, 41, 45),
+        *decode("b", "edit", 10),
+        {**decode("a", "edit", 9999)[0], "kind": "fill"},
+        {**decode("a", "edit", 9999)[0], "concurrency": 8, "kind": "load"},
+        {"cell_id": "a", "attempt": 1, "kind": "prefill", "prefill_tok_s": 900.0},
+        {"cell_id": "a", "attempt": 1, "kind": "prefill", "prefill_tok_s": 700.0},
+        {"cell_id": "c", "attempt": 2, "kind": "prefill", "prefill_tok_s": 500.0},
+    )
+    a, b, c = cell_speeds(table).collect().to_dicts()
+    assert a["decode_tok_s"] == 61
+    assert a["task_decode_tok_s"] == [
+        {"task": "code", "decode_tok_s": 61},
+        {"task": "edit", "decode_tok_s": 100},
+        {"task": "prose", "decode_tok_s": 41},
+    ]
+    # Repeats are 90/60/40, 100/62/41 and 500/61/45.
+    assert (a["decode_tok_s_low"], a["decode_tok_s_high"]) == (60, 62)
+    assert a["prefill_tok_s"] == 800
+    assert (b["decode_tok_s"], b["prefill_tok_s"]) == (10, None)
+    assert (c["cell_id"], c["attempt"], c["decode_tok_s"]) == ("c", 2, None)
+
+
+def test_speed_by_task() -> None:
+    table = runs(*decode("a", "edit", 90, 100, 500))
+    assert task_speeds(table).collect().rows() == [("a", 1, "edit", 100, 90, 500, 3)]
+
+
+# Boundaries
+
+
+def test_boundaries_by_hand() -> None:
+    table = trials(
+        {"context": 1024},
+        {"context": 2048},
+        {"context": 4096, **REFUSED},
+        {"context": 8192, "status": "inferred", "failure_class": "kv_too_small", "attempt": 0},
+        {"context": 1024, "utilization": 0.98, **REFUSED},
+        {
+            "context": 2048,
+            "utilization": 0.98,
+            **REFUSED,
+            "failure_class": "utilization_above_free",
+        },
+        {"context": 1024, "depth": 2, "status": "failed", "failure_class": "port_in_use"},
+        {"context": 1024, "depth": 3, "status": "inferred", "attempt": 0},
+        {"context": 2048, "depth": 3, **REFUSED},
+        {"context": 1024, "depth": 4},
+    )
+    found = boundaries(table).select(
+        "depth",
+        "utilization",
+        "max_context_works",
+        "min_context_fails",
+        "verified",
+        "failure_class",
+        "cells",
+        "monotone",
+    )
+    assert found.collect().rows() == [
+        (0, 0.9, 2048, 4096, True, "kv_too_small", 4, True),
+        (0, 0.98, None, 1024, True, "kv_too_small", 2, True),
+        (2, 0.9, None, None, False, None, 1, True),
+        (3, 0.9, 1024, 2048, False, "kv_too_small", 2, True),
+        (4, 0.9, 1024, None, True, None, 1, True),
+    ]
+
+
+def test_a_window_that_works_beyond_one_that_does_not() -> None:
+    table = trials(
+        {"context": 20_000},
+        {"context": 29_000, **REFUSED},
+        {"context": 35_000},
+        {"context": 45_000},
+    )
+    (row,) = boundaries(table).collect().to_dicts()
+    assert (row["max_context_works"], row["min_context_fails"]) == (45_000, 29_000)
+    assert row["monotone"] is False
+
+
+def test_what_vllm_refuses_whatever_the_card_is_a_refusal() -> None:
+    table = trials(
+        {"context": 1024},
+        {"context": 2048, "status": "invalid", "failure_class": "context_exceeds_model"},
+    )
+    (row,) = boundaries(table).collect().to_dicts()
+    assert (row["min_context_fails"], row["failure_class"]) == (2048, "context_exceeds_model")
+
+
+def test_further_axes_and_cells_not_yet_tried_have_rows() -> None:
+    table = trials({"context": 1024}, {"context": 1024, "extra": '{"a": 1}', **REFUSED})
+    planned = trials(
+        {"context": 1024}, {"context": 2048}, {"context": 1024, "depth": 5, "graphs": True}
+    )
+    columns = ["extra", "depth", "graphs", "max_context_works", "min_context_fails", "cells"]
+    assert boundaries(table, planned).select(columns).collect().rows() == [
+        ('{"a": 1}', 0, False, None, 1024, 1),
+        ("{}", 0, False, 1024, None, 2),
+        ("{}", 5, True, None, None, 1),
+    ]
+
+
+# Frontier and choices
+
+
+def ten_cells() -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    cells = [
+        # name, context, utilization, depth, edit, prose
+        ("base", 32_768, 0.9, 0, 50, 50),  # longest
+        ("base-low", 8_192, 0.8, 0, 50, 50),  # less memory
+        ("base-mid", 16_384, 0.9, 0, 50.5, 50.5),  # equal to base, shorter
+        ("deep", 16_384, 0.9, 3, 120, 60),  # balanced
+        ("deeper", 16_384, 0.9, 4, 121, 60),  # equal to deep, deeper
+        ("deepest", 8_192, 0.9, 5, 150, 50),  # fastest
+        ("deepest-high", 8_192, 0.95, 5, 151, 50),  # equal to deepest, more memory
+        ("short", 4_096, 0.9, 1, 70, 62.5),  # leads for prose alone
+    ]
+    table = trials(
+        *(
+            {"cell_id": name, "context": context, "utilization": share, "depth": depth}
+            for name, context, share, depth, _, _ in cells
+        ),
+        {"cell_id": "refused", "context": 65_536, **REFUSED},
+        {"cell_id": "unmeasured", "context": 65_536, "status": "inferred", "attempt": 0},
+    )
+    rows = [
+        row
+        for name, *_, edit, prose in cells
+        for row in (*decode(name, "edit", edit), *decode(name, "prose", prose))
+    ]
+    return table, runs(*rows, *decode("refused", "edit", 999))
+
+
+def test_frontier_by_hand() -> None:
+    found = frontier(*ten_cells()).collect()
+    assert dict(found.select("cell_id", "on_frontier_for").rows()) == {
+        "base": ["all", "edit", "prose"],
+        "deep": ["all", "edit", "prose"],
+        "deepest": ["all", "edit"],
+        "base-low": ["all", "edit", "prose"],
+        "short": ["prose"],
+    }
+    assert found["cell_id"].to_list()[:2] == ["base", "deep"]
+    deep = found.row(1, named=True)
+    assert deep["decode_tok_s"] == 90
+    assert deep["max_context"] == 16_384
+    assert deep["gain_no_graphs"] == pytest.approx(90 / 50.5)
+
+
+def test_a_smaller_tolerance_tells_more_cells_apart() -> None:
+    found = frontier(*ten_cells(), tie=0.0).collect()
+    assert {"deeper", "deepest-high"} <= set(found["cell_id"])
+
+
+def test_only_the_attempt_that_counts_has_a_speed() -> None:
+    table = trials(
+        {"cell_id": "a", "context": 1024},
+        {"cell_id": "a", "context": 1024, "attempt": 2},
+    )
+    rows = runs(*decode("a", "edit", 10), *decode("a", "edit", 20, attempt=2))
+    assert frontier(table, rows).collect()["decode_tok_s"].to_list() == [20]
+
+
+def test_headroom_is_what_is_left_beyond_one_window() -> None:
+    table = trials(
+        {"cell_id": "logged", "context": 1024, "kv_available_gib": 5.0, "kv_needed_gib": 3.5},
+        {"cell_id": "ratio", "context": 2048, "kv_available_gib": 4.0, "kv_tokens": 8192},
+        {"cell_id": "unknown", "context": 4096, "kv_available_gib": 4.0},
+    )
+    rows = runs(*decode("logged", "t", 30), *decode("ratio", "t", 20), *decode("unknown", "t", 10))
+    found = dict(frontier(table, rows).select("cell_id", "kv_headroom_gib").collect().rows())
+    assert found == {"logged": 1.5, "ratio": 3.0, "unknown": None}
+
+
+def test_choices_by_hand() -> None:
+    found = choices(frontier(*ten_cells())).select("cell_id", "choices").collect()
+    # Products: base 1.64 M, deep 1.47 M, deepest 0.82 M.
+    assert found.rows() == [("deepest", ["fastest"]), ("base", ["longest", "balanced"])]
+
+
+def test_choices_within_limits() -> None:
+    table = frontier(*ten_cells())
+    found = choices(table, min_decode=60.0).select("cell_id", "choices").collect()
+    assert found.rows() == [("deepest", ["fastest"]), ("deep", ["longest", "balanced"])]
+    found = choices(table, min_context=20_000).select("cell_id", "choices").collect()
+    assert found.rows() == [("base", ["fastest", "longest", "balanced"])]
+    assert choices(table, min_decode=1e6).collect().height == 0
+
+
+def test_choices_for_a_task_go_by_its_speed() -> None:
+    found = choices(frontier(*ten_cells()), task="prose").collect()
+    assert found.select("cell_id", "choices", "decode_tok_s").rows() == [
+        ("short", ["fastest"], 62.5),
+        ("base", ["longest", "balanced"], 50.0),
+    ]
+    assert choices(frontier(*ten_cells()), task="unheard of").collect().height == 0
+
+
+# Gains and acceptance
+
+
+def test_gains_over_both_baselines() -> None:
+    table = trials(
+        {"cell_id": "off", "context": 1024},
+        {"cell_id": "on", "context": 1024, "graphs": True},
+        {"cell_id": "spec", "context": 1024, "graphs": True, "depth": 2},
+        {"cell_id": "elsewhere", "context": 2048, "graphs": True, "depth": 2},
+        {"cell_id": "other", "context": 1024, "depth": 1, "extra": '{"a": 1}'},
+    )
+    speeds = {"off": 20.0, "on": 40.0, "spec": 60.0, "elsewhere": 50.0, "other": 30.0}
+    rows = [row for name, speed in speeds.items() for row in decode(name, "t", speed)]
+    assert gains(table, runs(*rows)).collect().rows() == [
+        ("elsewhere", 1.25, 2.5, "other windows"),
+        ("off", 1.0, 1.0, "same window"),
+        ("on", 1.0, 2.0, "same window"),
+        ("other", None, None, None),
+        ("spec", 1.5, 3.0, "same window"),
+    ]
+
+
+def test_acceptance_is_accepted_over_drafts_by_position() -> None:
+    def drafted(cell: str, task: str, drafts: int, *accepted: int) -> dict:
+        row = decode(cell, task, 10.0)[0]
+        return {**row, "drafts": drafts, "accepted_per_position": list(accepted)}
+
+    table = runs(
+        drafted("a", "edit", 100, 90, 50),
+        drafted("a", "edit", 300, 210, 150),
+        drafted("a", "prose", 100, 1, 0),
+        drafted("b", "edit", 50, 50, 50),
+        drafted("c", "edit", 0, 0, 0),
+        *decode("d", "edit", 10.0),
+    )
+    assert acceptance(table).collect().rows() == [
+        ("a", 1, "edit", [0.75, 0.5], 2.25, "ok"),
+        ("a", 1, "prose", [0.01, 0.0], 1.01, "dead"),
+        ("b", 1, "edit", [1.0, 1.0], 3.0, "pinned"),
+    ]
+
+
+# Summary
+
+
+def test_counts_and_failures() -> None:
+    refused = {**REFUSED, "evidence": "needs 5 GiB", "evidence_line": 7}
+    table = trials(
+        {"cell_id": "a", "context": 1024},
+        {"cell_id": "b", "context": 8192, **refused},
+        {"cell_id": "c", "context": 4096, **refused},
+        {"cell_id": "d", "context": 4096, "status": "failed", "failure_class": "killed"},
+        {"cell_id": "d", "context": 4096, "attempt": 2, "status": "interrupted"},
+    )
+    assert dict(status_counts(table).collect().rows()) == {
+        "measured": 1,
+        "infeasible": 2,
+        "interrupted": 1,
+    }
+    first, second = failures(table).collect().to_dicts()
+    assert (first["failure_class"], first["cells"], first["cell_id"]) == ("kv_too_small", 2, "c")
+    assert (first["evidence"], first["evidence_line"]) == ("needs 5 GiB", 7)
+    assert (second["status"], second["failure_class"]) == ("interrupted", None)
+
+
+# Nothing, one cell, nothing that works
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        trials(),
+        trials({"context": 1024}),
+        trials({"context": 1024, **REFUSED}, {"context": 2048, **REFUSED}),
+        trials({"context": 1024, "status": "interrupted"}),
+    ],
+    ids=["empty", "one without runs", "all refused", "interrupted"],
+)
+def test_tables_keep_their_columns_when_there_is_no_speed(table: pl.LazyFrame) -> None:
+    found = derived_tables(table, runs())
+    for name, each in found.items():
+        assert each.collect().schema == frame(name).schema
+    assert found["frontier"].collect().height == 0
+    assert choices(found["frontier"]).collect().height == 0
+    assert gains(table, runs()).collect().height == 0
+    assert acceptance(runs()).collect().height == 0
+
+
+def test_one_measured_cell_is_the_whole_frontier() -> None:
+    table = trials({"cell_id": "a", "context": 1024})
+    found = frontier(table, runs(*decode("a", "edit", 10.0))).collect()
+    assert found.schema == frame("frontier").schema
+    assert found.columns == SCHEMAS["frontier"].names
+    (row,) = choices(found.lazy()).collect().to_dicts()
+    assert row["choices"] == ["fastest", "longest", "balanced"]
