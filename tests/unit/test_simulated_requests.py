@@ -96,6 +96,8 @@ def test_prefix_cache_counts_leading_whole_blocks() -> None:
     assert cache.take(prompt) == 96
     assert cache.take([*prompt[:40], *range(900, 960)]) == 32
     assert cache.take([7, *prompt]) == 0
+    assert cache.take(prompt, "salt") == 0
+    assert cache.take(prompt, "salt") == 96
     assert cache.take(prompt[:96]) == 80  # the last token is always computed
     assert PrefixCache(block=16, capacity=1600, enabled=False).take(prompt) == 0
 

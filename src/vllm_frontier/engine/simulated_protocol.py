@@ -49,6 +49,7 @@ class Asked:
     endless: bool
     stream: bool
     usage: bool
+    cache_salt: str = ""
 
     def run_key(self) -> str:
         """What tells this run from others of the cell."""
@@ -88,6 +89,7 @@ def read_request(body: Any, *, chat: bool, model: str, window: int) -> Asked | A
         endless=bool(body.get("ignore_eos")),
         stream=bool(body.get("stream")),
         usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        cache_salt=str(body.get("cache_salt") or ""),
     )
 
 

@@ -110,16 +110,17 @@ class PrefixCache:
         self._room = max(0, capacity // block) if enabled else 0
         self._blocks: OrderedDict[tuple[int, int], None] = OrderedDict()
 
-    def take(self, ids: Sequence[int]) -> int:
+    def take(self, ids: Sequence[int], salt: str = "") -> int:
         """How many leading tokens of a prompt are cached already; caches the whole blocks of it.
 
-        The last token is always computed, as its output is needed.
+        Prompts with different salts share nothing. The last token is always computed, as its
+        output is needed.
         """
         if not self._room:
             return 0
         hits = 0
         unbroken = True
-        key = (0, 0)
+        key = (0, hash(salt))
         for start in range(0, len(ids) - self._block + 1, self._block):
             part = tuple(ids[start : start + self._block])
             key = (start, hash((key, part)))

@@ -81,7 +81,7 @@ class Service:
     def lay_out(self, asked: Asked) -> Answer:
         """Decide everything about an answer."""
         with self._cache_lock:
-            cached = self._cache.take(asked.ids)
+            cached = self._cache.take(asked.ids, asked.cache_salt)
         pieces, ended = answer(asked.text, asked.max_tokens, endless=asked.endless)
         decoding = plan_decoding(
             self.launch.card,
