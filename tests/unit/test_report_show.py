@@ -117,7 +117,7 @@ def test_an_empty_sweep_prints() -> None:
     table, measured = frame("trials").lazy(), frame("runs").lazy()
     derived = derived_tables(table, measured)
     document = show_document("demo", table, derived["frontier"], derived["boundaries"])
-    assert printed(document) == "demo: 0 cells\nNo cell has a measured speed yet.\n"
+    assert printed(document) == "demo: 0 cells\n\nNo cell has a measured speed yet.\n"
 
 
 def test_the_map_has_a_sign_for_every_cell() -> None:

@@ -24,7 +24,7 @@ from vllm_frontier.store.rows import (
     row_to_json,
 )
 from vllm_frontier.store.schema import SCHEMAS, conform, to_parquet
-from vllm_frontier.store.tables import frame, parquet
+from vllm_frontier.store.tables import frame, parquet, planned
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12).filter(
     lambda name: name not in {"depth", "context", "graphs", "utilization"}
@@ -105,6 +105,15 @@ def test_rows_of_a_table_keep_their_types_when_all_are_null() -> None:
     content = frame("trials", [{"cell_id": "a"}])
     assert content.schema["kv_needed_gib"] == pl.Float64
     assert content.schema["ended_at"] == pl.Datetime("us", "UTC")
+
+
+def test_planned_cells_have_the_axis_columns() -> None:
+    cells = [Cell(0, 1024, True, 0.9), Cell(3, 2048, False, 0.5, (("a", 1), ("b", "x")))]
+    assert planned(cells).rows() == [
+        (0, 1024, True, 0.9, "{}"),
+        (3, 2048, False, 0.5, '{"a": 1, "b": "x"}'),
+    ]
+    assert planned([]).columns == ["depth", "context", "graphs", "utilization", "extra"]
 
 
 def test_an_unknown_table_has_no_file(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def describe(choice: Mapping[str, Any]) -> str:
     if choice.get("gain_no_graphs") is not None:
         speed += f", {choice['gain_no_graphs']:.2f} x baseline"
     label = " (simulated)" if choice.get("engine") == "simulated" else ""
-    return f"{' and '.join(choice['choices'])}: {', '.join(parts)}: {speed}{label}"
+    return f"{', '.join(choice['choices'])}: {', '.join(parts)}: {speed}{label}"
 
 
 def serve_command(model: str, arguments: Sequence[str]) -> str:

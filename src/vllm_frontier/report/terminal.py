@@ -23,7 +23,9 @@ def print_show(document: Mapping[str, Any], console: Console) -> None:
         document: from `documents.show_document`.
         console: where to; colours only where it is a terminal.
     """
-    for part in show(document):
+    for number, part in enumerate(show(document)):
+        if number:
+            console.print()
         console.print(part)
 
 

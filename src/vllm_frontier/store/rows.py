@@ -60,6 +60,9 @@ _RUN_PLAIN = (
 )
 
 
+AXIS_COLUMNS = ("depth", "context", "graphs", "utilization", "extra")
+
+
 def axes_row(cell: Cell) -> dict[str, Any]:
     """The axis columns of a cell; further axes become one JSON object in `extra`."""
     return {

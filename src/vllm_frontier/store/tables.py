@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from vllm_frontier.grid import Cell
 from vllm_frontier.store.paths import AttemptPaths
-from vllm_frontier.store.records import RecordedOutcome
+from vllm_frontier.store.rows import AXIS_COLUMNS, axes_row
 from vllm_frontier.store.schema import SCHEMAS, arrow_to_parquet, conform, to_parquet
 
 Derive = Callable[[pl.LazyFrame, pl.LazyFrame], Mapping[str, pl.LazyFrame]]
@@ -37,9 +38,10 @@ def runs(finished: Sequence[AttemptPaths]) -> pl.DataFrame:
     return content.sort("started_at", "cell_id", "attempt", maintain_order=True, nulls_last=True)
 
 
-def recorded_trials(records: Sequence[RecordedOutcome]) -> pl.DataFrame:
-    """The rows of `trials` as their outcomes tell them, without reading a table."""
-    return frame("trials", [record.row for record in records])
+def planned(cells: Iterable[Cell]) -> pl.DataFrame:
+    """Cells as the axis columns of `trials`."""
+    content = frame("trials", [axes_row(cell) for cell in cells])
+    return content.select(list(AXIS_COLUMNS))
 
 
 def parquet(table: str, content: pl.DataFrame) -> bytes:
