@@ -186,12 +186,18 @@ def test_measuring_that_hangs_and_stopping_that_hangs(tmp_path: Path) -> None:
         assert server.process.poll() is None
 
 
-def test_fault_happens_so_often_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_FRONTIER_SWEEP_DIR", str(tmp_path))
+@pytest.mark.parametrize("told_by", ["environment", "log"])
+def test_fault_happens_so_often_in_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told_by: str
+) -> None:
+    if told_by == "environment":
+        monkeypatch.setenv("VLLM_FRONTIER_SWEEP_DIR", str(tmp_path))
     card = card_file(tmp_path, faults=[{"at": "load", "kind": "crash", "times": 2}])
     started = []
     for attempt in range(3):
-        with launched(card, tmp_path / f"{attempt}.log") as server:
+        log = tmp_path / f"attempts/cell/{attempt}/server.log"
+        log.parent.mkdir(parents=True)
+        with launched(card, log) as server:
             started.append(server.ready())
     assert started == [False, False, True]
     assert (tmp_path / "simulated-faults.json").is_file()

@@ -30,8 +30,8 @@ class SimulatedEngine:
     """An `Engine` whose server is `vllm_frontier.engine.simulated_server`.
 
     `EngineSpec.card_file` chooses the card; `args` of model and engine are passed on, where
-    vLLM's own names mean what they mean to vLLM. A fault with `times` is counted for the whole
-    sweep when the launch has VLLM_FRONTIER_SWEEP_DIR in its environment.
+    vLLM's own names mean what they mean to vLLM. How often a fault has happened is counted for
+    the whole sweep (see `simulated_faults`).
     """
 
     def __init__(self, engine: EngineSpec, model: ModelSpec, card: CardSpec) -> None:

@@ -1,9 +1,11 @@
 """Faults on purpose: which one is due, and how often it has happened.
 
 A fault with `times: n` happens n times in a sweep, not n times in every launch, so the count
-outlives the server: it is kept in a small JSON file. Which file: `--simulated-state FILE`, else
-`simulated-faults.json` in the folder that the environment variable VLLM_FRONTIER_SWEEP_DIR names.
-Without either, the count is that of the launch alone.
+outlives the server: it is kept in a small JSON file. Which file, in this order:
+`--simulated-state FILE`; `simulated-faults.json` in the folder that the environment variable
+VLLM_FRONTIER_SWEEP_DIR names; the same in the folder of the sweep whose log the server writes
+(standard output is `SWEEP/attempts/CELL/N/server.log`). Without any, the count is that of the
+launch alone.
 """
 
 from __future__ import annotations
@@ -70,5 +72,17 @@ def state_file(argument: str | None) -> Path | None:
     """The file that counts: the argument's, else the sweep's, else none."""
     if argument:
         return Path(argument)
-    folder = os.environ.get(STATE_VARIABLE)
+    folder = os.environ.get(STATE_VARIABLE) or _folder_of_log()
     return Path(folder) / STATE_FILE if folder else None
+
+
+def _folder_of_log() -> Path | None:
+    """The folder of the sweep whose attempt writes the log that is our standard output."""
+    try:
+        log = Path("/proc/self/fd/1").readlink()
+    except OSError:
+        return None
+    folders = log.parents
+    if log.name != "server.log" or len(folders) < 4 or folders[2].name != "attempts":
+        return None
+    return folders[3]
