@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_LINE_BYTES = 16 * 1024  # what is kept of one line; no figure of interest lies behind it
 
@@ -44,8 +44,7 @@ _PROGRESS_THEN_LINE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line without what the processes and collectors put before it.
 
     Attributes:

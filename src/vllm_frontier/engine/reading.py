@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_frontier.engine import failures
@@ -22,6 +22,7 @@ from vllm_frontier.engine.tracebacks import Raised, Tracebacks
 from vllm_frontier.outcome import Failure, FailureClass, Phase
 
 CHUNK_BYTES = 256 * 1024
+_PIECE_BYTES = 8 * 1024
 _MAX_EVIDENCE = 2000
 _KEPT = 64  # exceptions kept
 _WINDOW = 3000  # lines before the end of a serving engine in which its reason is looked for
@@ -42,6 +43,7 @@ _NEWS = (
     b"ut of memory: Killed",
     b"oom-kill:",
 )
+_ENGINE_NEWS = (b"Dead", b"died", b"output_handler", b"hut", b"Errno", b"initializ")
 _STOPPING = ("Shutting down", "[shutdown] API server: shutdown triggered")
 _QUIET = frozenset({"INFO", "DEBUG", "WARNING"})
 _SAYS_LITTLE = ("Process ", "nanobind:", "warnings.warn", "Exception ignored")
@@ -100,13 +102,26 @@ class LogReader:
             if not any(word in data for word in _NEWS):
                 self._skip(data, chunk)
                 return
+            if len(chunk) > _PIECE_BYTES:
+                # Most of it may still be quiet.
+                for start in range(0, len(chunk), _PIECE_BYTES):
+                    self.feed(chunk[start : start + _PIECE_BYTES])
+                return
         for number, raw in self._splitter.feed(chunk):
-            self._take(clean(number, raw))
+            if not self._says_nothing(raw):
+                self._take(clean(number, raw))
 
     def close(self) -> None:
         """Take a last line that does not end with a line feed."""
         for number, raw in self._splitter.close():
             self._take(clean(number, raw))
+
+    def _says_nothing(self, raw: bytes) -> bool:
+        """Whether a line need not even be cleaned: cheap, for what may be there by millions."""
+        if not self._started:
+            return b" DEBUG " in raw[:80]
+        # An error of the API server is one of a request, unless it is about its engine.
+        return raw.startswith(b"(APIServer pid=") and not any(word in raw for word in _ENGINE_NEWS)
 
     def _skip(self, data: bytes, chunk: bytes) -> None:
         self._splitter.skip(chunk)
@@ -149,7 +164,7 @@ class LogReader:
         if not self._started and not line.level:
             self._facts.observe(text)
             self._see_marker(line)
-        if line.level or "died unexp" in text:
+        if line.level or line.process or "died unexp" in text:
             self._see_fatal(line)
         standalone = failures.STANDALONE.search(text) is not None
         if standalone or (line.level and (not self._started or "Errno" in text)):
@@ -193,10 +208,10 @@ class LogReader:
         rule = failures.rule_for(text, raised.functions)
         if rule is not None and candidate.line is raised.line:
             candidate.rule = rule
-            candidate.line = replace(line, text=text)
+            candidate.line = line._replace(text=text)
         elif header and candidate.line is raised.line and line.text.startswith("  "):
             # The name of the field stands above; what is wrong with it stands here.
-            candidate.line = replace(line, text=text)
+            candidate.line = line._replace(text=text)
 
     # -- what lines change -----------------------------------------------------------------------
 
