@@ -30,6 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vllm_frontier import config_checks
 from vllm_frontier.config_schema import GROUPS, SweepConf
 from vllm_frontier.errors import ConfigError
+from vllm_frontier.shipped import shipped
 from vllm_frontier.spec import (
     CardSpec,
     EngineSpec,
@@ -41,8 +42,6 @@ from vllm_frontier.spec import (
     WorkloadSpec,
 )
 
-PACKAGE = Path(__file__).parent
-
 # Reads the first card of this machine: (name, GiB, uuids); raises ConfigError without one.
 CardReader = Callable[[], tuple[str, float, tuple[str, ...]]]
 
@@ -53,12 +52,6 @@ class Composed:
 
     spec: SweepSpec
     document: dict[str, Any]
-
-
-def shipped(folder: str) -> Path:
-    """A shipped folder (`conf` or `sweeps`): in the installed package, else in the checkout."""
-    installed = PACKAGE / folder
-    return installed if installed.is_dir() else PACKAGE.parents[1] / folder
 
 
 def ready_sweeps() -> list[str]:
@@ -162,7 +155,7 @@ def _compose(path: Path, overrides: list[str]) -> DictConfig:
     store.store(name="schema", node=SweepConf)
     if not OmegaConf.has_resolver("bundled_model"):
         OmegaConf.register_new_resolver(
-            "bundled_model", lambda name: str(PACKAGE / "models" / str(name))
+            "bundled_model", lambda name: str(shipped("models") / str(name))
         )
     folders = [
         path.parent,
@@ -206,7 +199,7 @@ def _typed(config: DictConfig) -> SweepConf:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(SweepConf), config)
         missing = sorted(OmegaConf.missing_keys(merged))
-        if "simulated" == OmegaConf.select(merged, "engine.kind") and "model.id" in missing:
+        if OmegaConf.select(merged, "engine.kind") == "simulated" and "model.id" in missing:
             merged.model.id = merged.model.name  # the simulated card needs no model files
             missing.remove("model.id")
         if missing:
@@ -222,7 +215,7 @@ def _typed(config: DictConfig) -> SweepConf:
 def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
     """Fill in what only the card knows."""
     if conf.engine.kind == "simulated":
-        from vllm_frontier.engine.simulated import simulated_card_spec
+        from vllm_frontier.engine.simulated.engine import simulated_card_spec
 
         card = simulated_card_spec(conf.engine.card_file)
         conf.card.kind, conf.card.name, conf.card.memory_gib = card.kind, card.name, card.memory_gib
@@ -369,4 +362,3 @@ def _in_words(text: str) -> str:
     if "is not a DictConfig" in text or "Cannot assign" in text:
         return "must be a mapping of keys to values"
     return text[:1].lower() + text[1:]
-

@@ -12,6 +12,7 @@ from typing import Any
 from vllm_frontier.config_schema import SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
+from vllm_frontier.launch.environment import is_secret
 from vllm_frontier.measure.task import needs_tokens
 
 CARD_KINDS = ("nvidia", "cpu", "simulated")
@@ -123,6 +124,9 @@ def check_choices(conf: SweepConf) -> None:
     for section, args in (("engine.args", conf.engine.args), ("model.args", conf.model.args)):
         for name in args:
             _refuse_owned(f"{section}.{name}", name)
+            _refuse_secret(f"{section}.{name}", name)
+    for name in conf.engine.env:
+        _refuse_secret(f"engine.env.{name}", name)
 
 
 def check_window(conf: SweepConf) -> None:
@@ -164,6 +168,14 @@ def _refuse_owned(key: str, name: str) -> None:
         owner = OWNED_ARGUMENTS[plain]
         use = f"set {owner} instead" if owner else "it is chosen for every launch"
         raise ConfigError(f"{key} cannot be set: {use}")
+
+
+def _refuse_secret(key: str, name: str) -> None:
+    if is_secret(name):
+        raise ConfigError(
+            f"{key} would be written to disk with the results: set the secret as a variable of "
+            "your shell instead, launches inherit it"
+        )
 
 
 def _exclude_rule(

@@ -105,15 +105,17 @@ def run_sweep(
             if not search.finished:
                 _schedule(search, spec, identity, cards, driver)
         finally:
-            make_tables(store)
+            make_tables(store, spec)
     return Finished(cells=driver.settled(cells), planned=len(cells))
 
 
-def make_tables(store: SweepStore) -> None:
+def make_tables(store: SweepStore, spec: SweepSpec) -> None:
     """Write trials, runs, frontier and boundaries from the attempts of a sweep."""
     from vllm_frontier.analyze.derived import derived_tables
+    from vllm_frontier.store import tables
 
-    store.compact(derive=derived_tables)
+    planned = tables.planned(spec.grid.cells()).lazy()
+    store.compact(derive=partial(derived_tables, planned=planned))
 
 
 def check_model(spec: SweepSpec) -> None:
@@ -226,7 +228,7 @@ class _Driver:
         self._display.attempt_ended(cell, outcome)
 
     def _note(self, cell: Cell, status: Status) -> None:
-        """Keep the status that counts: a final one is never replaced by a lesser."""
+        """Keep the status that counts: the last final one, else the last."""
         known = self._statuses.get(cell)
-        if known is None or not known.is_final:
+        if known is None or not known.is_final or status.is_final:
             self._statuses[cell] = status

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from simulated_launch import CELL, Launched, alive, card_file, gone, launched
 
-from vllm_frontier.engine.simulated_card import decode_speed, simulate_start
+from vllm_frontier.engine.simulated.card import decode_speed, simulate_start
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Phase
 

@@ -53,6 +53,8 @@ MISTAKES = [
                                           "needs a drafter, give its folder or hub id"),
     (["model.speculation.method=magic"], "model.speculation.method is 'magic', but must be one of "
                                          "mtp, ngram, eagle3, draft_model"),
+    (["engine.env.HF_TOKEN=abc"], "engine.env.HF_TOKEN would be written to disk"),
+    (["engine.args.hf_token=abc"], "engine.args.hf_token would be written to disk"),
     (["repeats"], "cannot read 'repeats': overrides are written KEY=VALUE"),
     (["grid.depth=[1"], "cannot read the override 'grid.depth=[1'"),
     (["workload={repeats: 1}"],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_frontier.engine.simulated_card import (
+from vllm_frontier.engine.simulated.card import (
     AUTO_CONTEXT,
     SimulatedCard,
     acceptance,
@@ -19,7 +19,7 @@ from vllm_frontier.engine.simulated_card import (
     simulate_start,
     start_seconds,
 )
-from vllm_frontier.engine.simulated_file import load_card
+from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Phase
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vllm_frontier.engine.protocol import Engine
-from vllm_frontier.engine.simulated import SimulatedEngine, simulated_card_spec
-from vllm_frontier.engine.simulated_options import Options, parse_options
+from vllm_frontier.engine.simulated.engine import SimulatedEngine, simulated_card_spec
+from vllm_frontier.engine.simulated.options import Options, parse_options
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
 from vllm_frontier.spec import CardSpec, EngineSpec, ModelSpec, SpeculationSpec
@@ -44,7 +44,7 @@ def test_server_understands_the_plan(cell: Cell) -> None:
     plan = engine(args={"seed": 3}, env={"A": "b"}).plan_launch(
         cell, port=8123, served_name="only-this", cards=()
     )
-    assert plan.argv[:3] == (sys.executable, "-m", "vllm_frontier.engine.simulated_server")
+    assert plan.argv[:3] == (sys.executable, "-m", "vllm_frontier.engine.simulated.server")
     assert plan.env["A"] == "b"
     options = parse_options(plan.argv[3:])
     assert isinstance(options, Options)
@@ -71,7 +71,7 @@ def test_serve_arguments_are_those_of_vllm() -> None:
 def test_server_is_light() -> None:
     heavy = ["ray", "polars", "pyarrow", "httpx", "hydra", "psutil", "asyncio"]
     code = (
-        "import sys, vllm_frontier.engine.simulated_server\n"
+        "import sys, vllm_frontier.engine.simulated.server\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

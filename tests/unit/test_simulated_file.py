@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vllm_frontier.engine.simulated_file import (
+from vllm_frontier.engine.simulated.card_file import (
     bundled_cards,
     card_folder,
     find_card,

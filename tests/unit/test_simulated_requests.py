@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_frontier.engine.simulated_card import Fault, decode_speed
-from vllm_frontier.engine.simulated_faults import FaultBook, state_file
-from vllm_frontier.engine.simulated_file import load_card
-from vllm_frontier.engine.simulated_options import Options, Refusal, parse_options
-from vllm_frontier.engine.simulated_protocol import ApiError, Asked, read_request
-from vllm_frontier.engine.simulated_requests import PrefixCache, plan_decoding
-from vllm_frontier.engine.simulated_text import answer, pieces, task_of, token_ids
+from vllm_frontier.engine.simulated.card import Fault, decode_speed
+from vllm_frontier.engine.simulated.faults import FaultBook, state_file
+from vllm_frontier.engine.simulated.card_file import load_card
+from vllm_frontier.engine.simulated.options import Options, Refusal, parse_options
+from vllm_frontier.engine.simulated.protocol import ApiError, Asked, read_request
+from vllm_frontier.engine.simulated.requests import PrefixCache, plan_decoding
+from vllm_frontier.engine.simulated.text import answer, pieces, task_of, token_ids
 from vllm_frontier.grid import Cell
 
 TINY = load_card("tiny-8gib")

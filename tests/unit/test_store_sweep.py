@@ -123,12 +123,26 @@ def test_a_new_folder_records_configuration_and_identity(store: SweepStore) -> N
 def test_the_same_sweep_is_resumed_and_its_manifest_left_alone(store: SweepStore) -> None:
     before = store.paths.sweep_yaml.stat()
     store.close()
-    other = {**CONFIG, "name": "renamed"}
+    again, resumed = SweepStore.create_or_open(store.paths.root, CONFIG, IDENTITY)
+    with again:
+        assert resumed
+    assert store.paths.sweep_yaml.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_another_grid_of_the_same_sweep_is_kept_for_the_next_resume(store: SweepStore) -> None:
+    store.close()
+    other = {**CONFIG, "grid": {"depth": [0, 1]}}
     again, resumed = SweepStore.create_or_open(store.paths.root, other, IDENTITY)
     with again:
         assert resumed
-        assert again.config["name"] == "demo"
-    assert store.paths.sweep_yaml.stat().st_mtime_ns == before.st_mtime_ns
+    assert SweepStore.open(store.paths.root).config["grid"] == {"depth": [0, 1]}
+
+
+def test_a_sweep_of_another_name_is_refused(store: SweepStore) -> None:
+    store.close()
+    other = {**CONFIG, "name": "renamed"}
+    with pytest.raises(StoreError, match="name is demo there and renamed here"):
+        SweepStore.create_or_open(store.paths.root, other, IDENTITY)
 
 
 def test_another_sweep_is_refused_with_the_first_key_that_differs(store: SweepStore) -> None:

@@ -17,7 +17,7 @@ def create_engine(spec: SweepSpec) -> Engine:
     """
     kind = spec.engine.kind
     if kind == "simulated":
-        from vllm_frontier.engine.simulated import SimulatedEngine
+        from vllm_frontier.engine.simulated.engine import SimulatedEngine
 
         return SimulatedEngine(spec.engine, spec.model, spec.card)
     if kind in KINDS:

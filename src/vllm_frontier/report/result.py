@@ -11,7 +11,9 @@ import polars as pl
 from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
+from vllm_frontier.config import spec_from_document
 from vllm_frontier.report import documents, terminal
+from vllm_frontier.store import tables
 from vllm_frontier.store.sweep_store import SweepStore
 
 
@@ -34,7 +36,8 @@ def load(folder: Path) -> Result:
     """
     store = SweepStore.open(folder)
     trials, runs = store.tables()
-    derived = derived_tables(trials.lazy(), runs.lazy())
+    planned = tables.planned(spec_from_document(store.config).grid.cells())
+    derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy())
     return Result(
         name=str(store.config["name"]),
         config=store.config,

@@ -25,7 +25,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     latest: dict[Any, RecordedOutcome] = {}
     for record in store.outcomes():
         known = latest.get(record.cell)
-        if known is None or not known.status.is_final:
+        if known is None or not known.status.is_final or record.status.is_final:
             latest[record.cell] = record
     planned = [latest[cell] for cell in cells if cell in latest]
     writer = store.writer()

@@ -1,4 +1,4 @@
-"""`sweep.yaml`: what a sweep is, written once, and whether a folder may hold another."""
+"""`sweep.yaml`: what a sweep is, and whether a folder may hold another."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def write(paths: SweepPaths, manifest: Manifest) -> None:
         "identity": {
             "digest": manifest.identity.digest,
             "workload": manifest.identity.workload,
-            "cell": _plain(manifest.identity.cell_part),
+            "cell": plain(manifest.identity.cell_part),
         },
-        "config": _plain(manifest.config),
+        "config": plain(manifest.config),
     }
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     atomic.write_text(paths.sweep_yaml, text)
@@ -67,6 +67,9 @@ def difference(stored: Manifest, given: Manifest) -> str | None:
     configurations.
     """
     told = _first_difference(stored.identity.cell_part, given.identity.cell_part)
+    names = stored.config.get("name"), given.config.get("name")
+    if told is None and names[0] != names[1]:
+        told = _told("name", *names)
     if told is None and stored.identity.workload != given.identity.workload:
         told = _first_difference(
             {"workload": stored.config.get("workload", {})},
@@ -96,7 +99,7 @@ def _parse(path: Path, document: Any) -> Manifest:
 
 
 def _first_difference(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    there, here = dict(_leaves(_plain(stored))), dict(_leaves(_plain(given)))
+    there, here = dict(_leaves(plain(stored))), dict(_leaves(plain(given)))
     for key in [*there, *(key for key in here if key not in there)]:
         if there.get(key, _ABSENT) != here.get(key, _ABSENT):
             return _told(key, there.get(key, _ABSENT), here.get(key, _ABSENT))
@@ -115,8 +118,8 @@ def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _plain(value: Mapping[str, Any]) -> Any:
-    # Through JSON, so that tuples compare equal to the lists that a file gives back.
+def plain(value: Mapping[str, Any]) -> Any:
+    """The value as a file gives it back: lists for tuples, text for what JSON has no word for."""
     return json.loads(json.dumps(dict(value), default=_convert))
 
 

@@ -47,6 +47,9 @@ class SweepStore:
     ) -> tuple[Self, bool]:
         """Become the writer of a sweep in a new or empty folder, or of the same sweep again.
 
+        The same sweep may come with other cells or another budget; `sweep.yaml` then keeps the
+        new configuration. What decides results (model, card, engine, workload) must be equal.
+
         Args:
             root: the sweep's folder; made where it does not exist.
             config: the resolved configuration, JSON values.
@@ -241,6 +244,10 @@ def _settle(paths: SweepPaths, given: Manifest) -> tuple[Manifest, bool]:
             f"{paths.root} holds another sweep's results: {told}; choose another folder"
         )
     _remove_temporaries(paths.root)
+    if manifest.plain(stored.config) != manifest.plain(given.config):
+        # The same sweep with another grid or budget: what a later `resume` goes on with.
+        manifest.write(paths, given)
+        return manifest.read(paths), True
     return stored, True
 
 

@@ -6,16 +6,16 @@ import os
 import select
 import socket
 
-from vllm_frontier.engine import simulated_log as log
-from vllm_frontier.engine.simulated_card import AUTO_CONTEXT, gib, simulate_start
-from vllm_frontier.engine.simulated_processes import (
+from vllm_frontier.engine.simulated import log
+from vllm_frontier.engine.simulated.card import AUTO_CONTEXT, gib, simulate_start
+from vllm_frontier.engine.simulated.processes import (
     Channel,
     Launch,
     become_child,
     channel_pair,
     commit_fault,
 )
-from vllm_frontier.engine.simulated_worker import Worker
+from vllm_frontier.engine.simulated.worker import Worker
 from vllm_frontier.outcome import FailureClass
 
 _TEARDOWN_S = 5.0  # simulated seconds that vLLM takes to go after its deciding line

@@ -1,7 +1,7 @@
 """The command line of the simulated server: vLLM's, and three options of its own.
 
     --simulated-card FILE     card file, a name or a path
-    --simulated-state FILE    where faults are counted (see `simulated_faults`)
+    --simulated-state FILE    where faults are counted (see `faults`)
     --seed N                  vLLM's own; another draw of the noise
 
 Of vLLM's arguments those that matter to a card are read; any other is accepted and only serves
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from vllm_frontier.engine.simulated_card import AUTO_CONTEXT
+from vllm_frontier.engine.simulated.card import AUTO_CONTEXT
 from vllm_frontier.grid import Cell
 
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_frontier.engine.simulated_card import Fault
+from vllm_frontier.engine.simulated.card import Fault
 
 STATE_VARIABLE = "VLLM_FRONTIER_SWEEP_DIR"
 STATE_FILE = "simulated-faults.json"

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vllm_frontier.engine import simulated_log as log
-from vllm_frontier.engine.simulated_card import simulate_start
-from vllm_frontier.engine.simulated_metrics import Metrics
-from vllm_frontier.engine.simulated_processes import Channel, Launch, commit_fault
-from vllm_frontier.engine.simulated_protocol import ENGINE_DEAD, Asked, Wording, usage_of
-from vllm_frontier.engine.simulated_requests import Decoding, PrefixCache, plan_decoding
-from vllm_frontier.engine.simulated_text import answer, task_of
+from vllm_frontier.engine.simulated import log
+from vllm_frontier.engine.simulated.card import simulate_start
+from vllm_frontier.engine.simulated.metrics import Metrics
+from vllm_frontier.engine.simulated.processes import Channel, Launch, commit_fault
+from vllm_frontier.engine.simulated.protocol import ENGINE_DEAD, Asked, Wording, usage_of
+from vllm_frontier.engine.simulated.requests import Decoding, PrefixCache, plan_decoding
+from vllm_frontier.engine.simulated.text import answer, task_of
 
 _PING_S = 0.05  # how often a running request asks whether the worker still lives
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from vllm_frontier.engine.simulated_card import (
+from vllm_frontier.engine.simulated.card import (
     SimulatedCard,
     acceptance,
     decode_speed,

@@ -9,16 +9,16 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from vllm_frontier.engine import simulated_log as log
-from vllm_frontier.engine.simulated_protocol import (
+from vllm_frontier.engine.simulated import log
+from vllm_frontier.engine.simulated.protocol import (
     ENGINE_DEAD,
     ApiError,
     Asked,
     event,
     read_request,
 )
-from vllm_frontier.engine.simulated_service import Answer, EngineDied, Service
-from vllm_frontier.engine.simulated_text import chat_ids, message_texts, token_ids
+from vllm_frontier.engine.simulated.service import Answer, EngineDied, Service
+from vllm_frontier.engine.simulated.text import chat_ids, message_texts, token_ids
 
 VERSION = "simulated-1"
 

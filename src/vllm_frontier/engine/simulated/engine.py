@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vllm_frontier.engine.arguments import render, serve_arguments
 from vllm_frontier.engine.protocol import LaunchPlan, LogReading
-from vllm_frontier.engine.simulated_card import SimulatedCard
-from vllm_frontier.engine.simulated_file import find_card, load_card
+from vllm_frontier.engine.simulated.card import SimulatedCard
+from vllm_frontier.engine.simulated.card_file import find_card, load_card
 from vllm_frontier.grid import Cell
 from vllm_frontier.spec import CardSpec, EngineSpec, ModelSpec
 
@@ -27,11 +27,11 @@ def simulated_card_spec(card_file: str | None = None) -> CardSpec:
 
 
 class SimulatedEngine:
-    """An `Engine` whose server is `vllm_frontier.engine.simulated_server`.
+    """An `Engine` whose server is `vllm_frontier.engine.simulated.server`.
 
     `EngineSpec.card_file` chooses the card; `args` of model and engine are passed on, where
     vLLM's own names mean what they mean to vLLM. How often a fault has happened is counted for
-    the whole sweep (see `simulated_faults`).
+    the whole sweep (see `faults`).
     """
 
     def __init__(self, engine: EngineSpec, model: ModelSpec, card: CardSpec) -> None:
@@ -69,7 +69,7 @@ class SimulatedEngine:
         """The command for a cell; `cards` are of no use here."""
         del cards
         argv = (
-            *(sys.executable, "-m", "vllm_frontier.engine.simulated_server"),
+            *(sys.executable, "-m", "vllm_frontier.engine.simulated.server"),
             *("--model", self._model.id, "--host", "127.0.0.1", "--port", str(port)),
             *("--served-model-name", served_name),
             *("--simulated-card", str(find_card(self._engine.card_file).resolve())),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 
-from vllm_frontier.engine import simulated_log as log
-from vllm_frontier.engine.simulated_card import (
+from vllm_frontier.engine.simulated import log
+from vllm_frontier.engine.simulated.card import (
     budget_gib,
     free_gib,
     gib,
@@ -14,7 +14,7 @@ from vllm_frontier.engine.simulated_card import (
     oom_text,
     simulate_start,
 )
-from vllm_frontier.engine.simulated_processes import Channel, Launch, become_child, commit_fault
+from vllm_frontier.engine.simulated.processes import Channel, Launch, become_child, commit_fault
 from vllm_frontier.outcome import FailureClass
 
 

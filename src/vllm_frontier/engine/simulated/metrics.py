@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from vllm_frontier.engine.simulated_requests import Decoding
+from vllm_frontier.engine.simulated.requests import Decoding
 from vllm_frontier.outcome import StartupFacts
 
 _BUCKETS = (0.1, 1.0, 10.0, 100.0)

@@ -1,4 +1,4 @@
-"""The simulated server: `python -m vllm_frontier.engine.simulated_server`, called like vLLM.
+"""The simulated server: `python -m vllm_frontier.engine.simulated.server`, called like vLLM.
 
 A server that behaves like vLLM on a described card: the same log, the same endpoints, the same
 failures, three processes. It answers within a fraction of a second and computes nothing; every
@@ -23,16 +23,16 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from vllm_frontier.engine import simulated_log as log
-from vllm_frontier.engine.simulated_card import context_text
-from vllm_frontier.engine.simulated_engine import fork_engine
-from vllm_frontier.engine.simulated_faults import FaultBook, state_file
-from vllm_frontier.engine.simulated_file import load_card
-from vllm_frontier.engine.simulated_http import VERSION, HttpServer
-from vllm_frontier.engine.simulated_options import Refusal, parse_options
-from vllm_frontier.engine.simulated_processes import Launch, commit_fault, with_context
-from vllm_frontier.engine.simulated_protocol import ENGINE_DEAD
-from vllm_frontier.engine.simulated_service import Service
+from vllm_frontier.engine.simulated import log
+from vllm_frontier.engine.simulated.card import context_text
+from vllm_frontier.engine.simulated.card_file import load_card
+from vllm_frontier.engine.simulated.core import fork_engine
+from vllm_frontier.engine.simulated.faults import FaultBook, state_file
+from vllm_frontier.engine.simulated.http import VERSION, HttpServer
+from vllm_frontier.engine.simulated.options import Refusal, parse_options
+from vllm_frontier.engine.simulated.processes import Launch, commit_fault, with_context
+from vllm_frontier.engine.simulated.protocol import ENGINE_DEAD
+from vllm_frontier.engine.simulated.service import Service
 from vllm_frontier.errors import ConfigError
 
 _NOTICE_S = 5.0  # simulated seconds until a server whose engine died goes, too

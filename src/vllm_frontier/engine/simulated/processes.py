@@ -20,10 +20,10 @@ import socket
 import time
 from dataclasses import dataclass, replace
 
-from vllm_frontier.engine import simulated_log as log
-from vllm_frontier.engine.simulated_card import SimulatedCard, simulate_start
-from vllm_frontier.engine.simulated_faults import FaultBook
-from vllm_frontier.engine.simulated_options import Options
+from vllm_frontier.engine.simulated import log
+from vllm_frontier.engine.simulated.card import SimulatedCard, simulate_start
+from vllm_frontier.engine.simulated.faults import FaultBook
+from vllm_frontier.engine.simulated.options import Options
 from vllm_frontier.grid import Cell
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from vllm_frontier.engine.simulated_card import (
+from vllm_frontier.engine.simulated.card import (
     CardFigures,
     Fault,
     MemoryFigures,
@@ -26,6 +26,7 @@ from vllm_frontier.engine.simulated_card import (
     TimeFigures,
 )
 from vllm_frontier.errors import ConfigError
+from vllm_frontier.shipped import shipped
 
 T = TypeVar("T")
 
@@ -50,9 +51,7 @@ FAULT_KINDS: Mapping[str, tuple[str, ...]] = {
 
 def card_folder() -> Path:
     """The folder of the bundled card files, in an installed package or in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "conf" / "simulated"
-    return installed if installed.is_dir() else package.parents[1] / "conf" / "simulated"
+    return shipped("conf") / "simulated"
 
 
 def bundled_cards() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_frontier.engine.simulated_text import chat_ids, message_texts, token_ids
+from vllm_frontier.engine.simulated.text import chat_ids, message_texts, token_ids
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
