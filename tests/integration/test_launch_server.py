@@ -115,7 +115,12 @@ def test_the_server_gets_its_environment_folder_and_group_and_nothing_else(
         entries = (proc / "environ").read_bytes().rstrip(b"\0").split(b"\0")
         mark = f"FRONTIER_LAUNCH={launch.supervisor.pid}@{launch.supervisor.start_time}"
         assert sorted(entries) == sorted(
-            [f"ONLY={value}".encode(errors="surrogateescape"), b"PATH=/nowhere", mark.encode()]
+            [
+                f"ONLY={value}".encode(errors="surrogateescape"),
+                b"PATH=/nowhere",
+                b"SPT_NOENV=1",
+                mark.encode(),
+            ]
         )
         fds = {int(entry.name): str(entry.readlink()) for entry in (proc / "fd").iterdir()}
         log = str(tmp_path / LOG)

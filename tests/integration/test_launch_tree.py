@@ -274,16 +274,16 @@ def on_term(*_):
 signal.signal(signal.SIGTERM, on_term)
 print("loading", flush=True)
 while True:
-    time.sleep(1)
+    time.sleep(0.05)
 """
     with python(tmp_path, code) as launch:
         assert launch.begin()
         until(lambda: "loading" in (tmp_path / "server.log").read_text(), 20)
         started = time.monotonic()
-        assert launch.stop(3) == ExitStatus(7, None)
-        assert time.monotonic() - started < 2.8
+        assert launch.stop(6) == ExitStatus(7, None)
+        assert time.monotonic() - started < 5.5
         apart = float((tmp_path / "server.log").read_text().split("apart ")[1])
-        assert 0.9 < apart < 2
+        assert 1.8 < apart < 4
 
 
 def test_what_outlives_the_server_goes_after_a_second(tmp_path: Path) -> None:

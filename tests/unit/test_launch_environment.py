@@ -1,5 +1,6 @@
 """What a server inherits, and what is written down of it."""
 
+import os
 import stat
 import tempfile
 from pathlib import Path
@@ -36,13 +37,19 @@ def test_what_ray_and_the_drivers_environment_set_is_left_out() -> None:
         "OMP_NUM_THREADS": "4",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": "/tmp/vf-1",
+        "TORCHINDUCTOR_CACHE_DIR": f"/a/very/long/folder/torchinductor_{os.getuid()}",
         "VLLM_LOGGING_LEVEL": "DEBUG",
     }
     assert base == before
 
 
 def test_changes_have_the_last_word() -> None:
-    changes = {"TMPDIR": "/mine", "PYTHONUNBUFFERED": None, "RAY_ADDRESS": "head:6379"}
+    changes = {
+        "TMPDIR": "/mine",
+        "PYTHONUNBUFFERED": None,
+        "TORCHINDUCTOR_CACHE_DIR": None,
+        "RAY_ADDRESS": "head:6379",
+    }
     environment = launch_environment({"RAY_ADDRESS": "x"}, changes, tmp=Path("/tmp/vf-1"))
     assert environment == {"TMPDIR": "/mine", "RAY_ADDRESS": "head:6379"}
 

@@ -112,3 +112,26 @@ def test_a_sampler_costs_less_than_a_hundredth_of_a_core() -> None:
         process.communicate()
     assert len(sampler.samples) >= 4
     assert share < 0.01
+
+
+def test_a_tree_that_grows_is_not_walked_at_every_sample() -> None:
+    code = """
+import mmap, sys, time
+for _ in range(100):
+    held = [*globals().get("held", []), mmap.mmap(-1, 8 * 2**20)]
+    for _ in range(8):
+        held[-1].write(b"x" * 2**20)
+    time.sleep(0.02)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    used = time.process_time()
+    with MemorySampler(pids=lambda: [process.pid], interval_s=0.002) as sampler:
+        process.wait()
+    used = time.process_time() - used
+    walks = len({sample.used_gib for sample in sampler.samples})
+    # Walks of a millisecond and more, each followed by a hundred times as long without.
+    assert len(sampler.samples) > 200
+    assert walks < 100
+    assert used < 0.5
+    assert sampler.peak_gib is not None
+    assert 300 * MIB < sampler.peak_gib < 850 * MIB

@@ -48,12 +48,20 @@ def launch_environment(
     # A killed server must not take its last lines with it.
     environment.setdefault("PYTHONUNBUFFERED", "1")
     environment["TMPDIR"] = str(tmp)
+    # Compiled code is kept from launch to launch, where PyTorch itself would keep it.
+    kept_at = Path(base.get("TMPDIR", "/tmp")) / f"torchinductor_{os.getuid()}"
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept_at))
     for name, value in changes.items():
         if value is None:
             environment.pop(name, None)
         else:
             environment[name] = value
     return environment
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or option of this name holds a secret."""
+    return _SECRET.search(name.lstrip("-").replace("-", "_")) is not None
 
 
 @overload

@@ -78,20 +78,15 @@ def end_leftovers(
     Returns:
         How many processes were ended, the supervisor included.
     """
-    started = time.monotonic()
+    deadline = time.monotonic() + timeout_s
+    killer = processes.Killer()
     seen: set[int] = set()
     while left := find_leftovers(supervisor, server):
         seen.update(left)
-        waited = time.monotonic() - started
-        if waited > timeout_s:
+        if time.monotonic() > deadline:
             break
-        sparing = waited < processes.TRACKER_GRACE_S
-        for pid in left:
-            # The supervisor goes last: a server that loses it first cannot be told from
-            # another one so easily.
-            is_last = pid == supervisor.pid and len(left) > 1
-            if not is_last and not (sparing and processes.is_resource_tracker(pid)):
-                processes.kill_process(pid)
+        # The supervisor goes last: without it there is one sign less of who belongs to it.
+        killer.kill([pid for pid in left if pid != supervisor.pid] or left)
         time.sleep(_POLL_S)
     return len(seen - set(left))
 

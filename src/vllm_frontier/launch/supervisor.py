@@ -40,9 +40,16 @@ if TYPE_CHECKING:
 TAG = "FRONTIER_LAUNCH"
 """The variable that marks every process of a launch, whatever session it moved to."""
 
+# A process that sets its title would write it over its environment, mark included.
+KEEP_MARK = {"SPT_NOENV": "1"}
+
 SIGNAL_STOP_S = 3.0  # what a signal to the supervisor leaves the server
 REST_GRACE_S = 1.0  # for what outlives the server's main process
-TRACKER_GRACE_S = 0.5  # for a resource tracker to unlink shared memory of killed processes
+
+# A resource tracker unlinks the shared memory of killed processes as soon as they are gone,
+# which takes the kernel a while when they hold gigabytes.
+TRACKER_GRACE_S = 0.5
+TRACKER_LONGEST_S = 5.0
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -132,6 +139,27 @@ def is_resource_tracker(pid: int) -> bool:
     It ends by itself once its users are gone, and removes what they left in `/dev/shm`.
     """
     return b"multiprocessing.resource_tracker" in (read_proc(f"/proc/{pid}/cmdline") or b"")
+
+
+class Killer:
+    """Kills what is left, again and again, and resource trackers last."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._alone_since: float | None = None
+
+    def kill(self, pids: list[int]) -> None:
+        """SIGKILL to all of these; to resource trackers only when they had their time."""
+        now = time.monotonic()
+        trackers = {pid for pid in pids if is_resource_tracker(pid)}
+        if self._alone_since is None and len(trackers) == len(pids):
+            self._alone_since = now
+        sparing = now - self._started < TRACKER_LONGEST_S and (
+            self._alone_since is None or now - self._alone_since < TRACKER_GRACE_S
+        )
+        for pid in pids:
+            if not (sparing and pid in trackers):
+                kill_process(pid)
 
 
 class Supervisor:
@@ -281,7 +309,7 @@ class Supervisor:
         try:
             main = subprocess.Popen(
                 order["argv"],
-                env={**order["env"], TAG: mark},
+                env={**order["env"], **KEEP_MARK, TAG: mark},
                 cwd=order["cwd"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -341,17 +369,14 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         """SIGKILL until nothing is left, whichever group or session it moved to."""
-        spare_until = time.monotonic() + TRACKER_GRACE_S
+        killer = Killer()
         pause = 0.002
         while True:
             self._reap()
             left = descendants(os.getpid(), process_table())
             if not left:
                 return
-            sparing = time.monotonic() < spare_until
-            for process in left:
-                if process.alive and not (sparing and is_resource_tracker(process.pid)):
-                    kill_process(process.pid)
+            killer.kill([process.pid for process in left if process.alive])
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
 
