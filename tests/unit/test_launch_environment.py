@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_frontier.launch.environment import launch_environment, mask_secrets
+from vllm_frontier.launch.environment import is_secret, launch_environment, mask_secrets
 from vllm_frontier.launch.leftovers import private_tmp, remove_tmp
 
 
@@ -102,6 +102,11 @@ def test_other_variables_are_not_masked(name: str) -> None:
 )
 def test_secrets_in_commands_are_masked(argv: list[str], masked: list[str]) -> None:
     assert mask_secrets(argv) == masked
+
+
+def test_options_and_variables_are_told_apart_by_the_same_rule() -> None:
+    names = ["--api-key", "api_key", "HF_TOKEN", "max-num-batched-tokens", "model", "--hf-token"]
+    assert [is_secret(name) for name in names] == [True, True, True, False, False, True]
 
 
 def test_a_proxy_keeps_its_host_and_loses_its_user() -> None:

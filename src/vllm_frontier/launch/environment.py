@@ -90,11 +90,11 @@ def _mask_arguments(argv: Sequence[str]) -> list[str]:
         if word.startswith("--"):
             option, equals, _ = word.partition("=")
             name = option.lstrip("-").replace("-", "_").upper()
-            is_secret = _SECRET.search(name) is not None
+            hidden = is_secret(option)
             pending = 0
-            if is_secret and not equals:
+            if hidden and not equals:
                 pending = len(argv) if name in _LIST_OPTIONS else 1
-            masked.append(f"{option}={MASK}" if is_secret and equals else _mask_text(word))
+            masked.append(f"{option}={MASK}" if hidden and equals else _mask_text(word))
         elif pending:
             pending -= 1
             masked.append(MASK)
