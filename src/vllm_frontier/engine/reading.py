@@ -216,7 +216,7 @@ class LogReader:
         if code is not None and code < 0:
             self._seen.dead_child = self._seen.dead_child or line
 
-    def _add(self, candidate: _Candidate) -> None:
+    def _add(self, candidate: Candidate) -> None:
         if self._seen.stopping:
             return
         if self._seen.started or len(self._seen.candidates) < KEPT:
