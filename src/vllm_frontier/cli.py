@@ -158,8 +158,8 @@ def doctor(sweep: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
 
 
 def _compose(sweep: str, overrides: Sequence[str]) -> Composed:
-    from vllm_frontier.config import compose_sweep
     from vllm_frontier.cards import first_card
+    from vllm_frontier.config import compose_sweep
 
     return compose_sweep(sweep, overrides, read_card=first_card)
 

@@ -290,7 +290,7 @@ def _known_keys() -> tuple[set[str], set[str]]:
 def _walk(node: type[Any], prefix: str) -> Iterator[tuple[str, bool]]:
     for item in dataclasses.fields(node):
         key = f"{prefix}{item.name}"
-        inner = item.default_factory
+        inner: Any = item.default_factory
         if isinstance(inner, type) and dataclasses.is_dataclass(inner):
             yield from _walk(inner, f"{key}.")
         else:

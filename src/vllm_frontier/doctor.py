@@ -199,7 +199,7 @@ def _disk(out: Path) -> Finding:
 
 
 def _shared_memory() -> Finding:
-    place = Path("/dev/shm")  # noqa: S108 - where vLLM's processes share memory
+    place = Path("/dev/shm")
     if not place.is_dir():
         return Finding("shared memory", Verdict.MISSING, f"no {place}", "mount a tmpfs there")
     free = shutil.disk_usage(place).free / GIB

@@ -150,9 +150,7 @@ def _slots(spec: SweepSpec) -> int:
 
 def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
     faults = _LastFault()
-    adapter = SearchAdapter(
-        search, plan, listener, ray.get_runtime_context().get_node_id(), faults
-    )
+    adapter = SearchAdapter(search, plan, listener, ray.get_runtime_context().get_node_id(), faults)
     bundle = {"CPU": 0.0, **_resources(plan.spec)}
     tuner = tune.Tuner(
         tune.with_resources(AttemptTrainable, tune.PlacementGroupFactory([bundle])),
@@ -198,7 +196,7 @@ class _LastFault(logging.Handler):
             self.text = lines[-1].strip() if lines else type(record.exc_info[1]).__name__
 
 
-class SearchAdapter(Searcher):
+class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
     """Tune's view of a search. Lives in the driver."""
 
     def __init__(
@@ -276,18 +274,18 @@ def _worker_lost(reason: str) -> Outcome:
     )
 
 
-class AttemptTrainable(tune.Trainable):
+class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no types
     """One attempt as a Tune trial; a step is whatever brings its progress forward.
 
     The actor is reused for the next attempt, because a new worker process costs seconds.
     """
 
-    _steps: Steps | None = None
-    _baselines: dict[tuple[str, ...], float | None]
-
     def setup(self, config: dict[str, Any]) -> None:
         """Begin the attempt that `config` describes."""
-        self._baselines = {}
+        self._steps: Steps | None = None
+        self._last: Progress | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._baselines: dict[tuple[str, ...], float | None] = {}
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -317,10 +315,10 @@ class AttemptTrainable(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self.cleanup()
-        self._last: Progress | None = None
+        self._last = None
         request: AttemptRequest = config["request"]
         record: Record = config["record"]
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch = None
         cards = _assigned_cards()
         changes: dict[str, Any] = {"cards": cards, "baseline_gib": self._baseline(cards)}
         if ray.get_runtime_context().get_node_id() != config["driver_node"]:

@@ -22,11 +22,13 @@ from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
 from vllm_frontier.identity import identify
+from vllm_frontier.launch.leftovers import ProcessId, end_leftovers
 from vllm_frontier.outcome import Outcome, Status
 from vllm_frontier.search import Search, create_search
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import records, rows
 from vllm_frontier.store.paths import AttemptPaths
+from vllm_frontier.store.records import RecordedOutcome
 from vllm_frontier.store.sweep_store import SweepStore
 
 if TYPE_CHECKING:
@@ -98,9 +100,7 @@ def run_sweep(
     with store:
         driver = _Driver(spec, identity, version, store, display)
         driver.tell_earlier(search)
-        display.began(
-            planned=len(cells), done=driver.done(cells), resumed=resumed, folder=folder
-        )
+        display.began(planned=len(cells), done=driver.done(cells), resumed=resumed, folder=folder)
         try:
             if not search.finished:
                 _schedule(search, spec, identity, cards, driver)
@@ -178,8 +178,10 @@ class _Driver:
         self.environment = dict(os.environ)
 
     def tell_earlier(self, search: Search) -> None:
-        """What earlier runs of this sweep already learned."""
+        """What earlier runs of this sweep already learned; what they left running is ended."""
         for record in self._store.outcomes():
+            if record.status is Status.INTERRUPTED:
+                _end_leftovers(record)
             self._note(record.cell, record.status)
             search.tell(record.cell, record.status)
 
@@ -232,3 +234,10 @@ class _Driver:
         known = self._statuses.get(cell)
         if known is None or not known.is_final or status.is_final:
             self._statuses[cell] = status
+
+
+def _end_leftovers(record: RecordedOutcome) -> None:
+    """End what an interrupted attempt left on this machine, by pid and start time."""
+    supervisor = record.launch.get("supervisor") or {}
+    if supervisor.get("host") == os.uname().nodename:
+        end_leftovers(ProcessId(supervisor["pid"], supervisor["start_time"]), None)

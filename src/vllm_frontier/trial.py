@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vllm_frontier import telemetry
 from vllm_frontier.engine.protocol import Engine, LaunchPlan, LogReading
 from vllm_frontier.engine.reading import LogFollower
 from vllm_frontier.engine.registry import create_engine
@@ -37,11 +38,12 @@ from vllm_frontier.outcome import (
     Status,
 )
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier import telemetry
 
 POLL_S = 0.2
 # vLLM needs about 5 s to notice that its engine process is gone.
 DEATH_NOTICE_S = 8.0
+# A server that is still loading swallows the first SIGTERM; there is nothing to wait for.
+LOADING_STOP_S = 3.0
 # After the deciding line the traceback's wrappers follow within a moment.
 DECIDED_GRACE_S = 0.5
 
@@ -158,8 +160,9 @@ class _Attempt:
             self.failure = Failure(
                 FailureClass.MEMORY_CONTENDED,
                 Phase.SPAWN,
-                f"{drained.used_gib or 0:.2f} GiB in use on the card after {drained.waited_s:.0f} s, "
-                f"{self.request.baseline_gib or 0:.2f} GiB when the sweep began",
+                f"{drained.used_gib or 0:.2f} GiB in use on the card after "
+                f"{drained.waited_s:.0f} s, {self.request.baseline_gib or 0:.2f} GiB when the "
+                "sweep began",
             )
         return drained.ok
 
@@ -198,18 +201,14 @@ class _Attempt:
                 return
             self.started = True
             self.times["ready_s"] = time.monotonic() - self.began
-            self.facts = replace(
-                self.facts, kv_tokens=self.facts.kv_tokens or client.kv_tokens()
-            )
+            self.facts = replace(self.facts, kv_tokens=self.facts.kv_tokens or client.kv_tokens())
             began = time.monotonic()
             yield from self._fill(launch, client)
             if self.failure is None:
                 yield from self._measure(launch, client)
             self.times["measure_s"] = time.monotonic() - began
 
-    def _wait_ready(
-        self, launch: Launch, client: ServerClient
-    ) -> Generator[Progress, None, None]:
+    def _wait_ready(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
         deadline = time.monotonic() + self.request.spec.engine.ready_timeout_s
         follower = LogFollower(self.request.log)
         while True:
@@ -255,9 +254,7 @@ class _Attempt:
     def _fill(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
         self.phase = Phase.FILL
         yield Progress(self.phase)
-        result = fill(
-            client, self.request.cell.context, self.request.spec.workload.fill_timeout_s
-        )
+        result = fill(client, self.request.cell.context, self.request.spec.workload.fill_timeout_s)
         if isinstance(result, RequestFailure):
             self._read_request_failure(launch, client, result)
             return
@@ -277,7 +274,11 @@ class _Attempt:
     def _stop(self, launch: Launch) -> None:
         if self.failure is None:
             self.phase = Phase.STOP
-        launch.stop(self.request.spec.engine.stop_timeout_s)
+        limit = self.request.spec.engine.stop_timeout_s
+        launch.stop(limit if self.started else min(limit, LOADING_STOP_S))
+        left = launch.leftovers()
+        if left and self.failure is None:
+            self._fail(FailureClass.UNKNOWN, f"processes {left} of the launch survived SIGKILL")
 
     # Reading failures
 

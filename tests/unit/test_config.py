@@ -1,12 +1,16 @@
 """Each mistake a user can make in a configuration, with the line that it gets."""
 
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from vllm_frontier.config import compose_sweep, ready_sweeps, spec_from_document
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
+
+Write = Callable[[str, str], str]
 
 MISTAKES = [
     (["workload.repets=3"], "unknown key 'workload.repets': did you mean 'workload.repeats'?"),
@@ -20,7 +24,8 @@ MISTAKES = [
     (["grid.depth=[]"], "grid.depth is empty: give at least one value, such as grid.depth=[...]"),
     (["grid.depth=[1,1]"], "grid.depth has the value 1 twice: remove one"),
     (["grid.utilization=[0.9,0.90]"], "grid.utilization has the value 0.9 twice: remove one"),
-    (["grid.depth=[-1]"], "grid.depth has -1, but must be 0 (no speculation) or more tokens a step"),
+    (["grid.depth=[-1]"],
+     "grid.depth has -1, but must be 0 (no speculation) or more tokens a step"),
     (["grid.utilization=[1.2]"],
      "grid.utilization has 1.2, but must be a share above 0 and at most 1"),
     (["grid.utilization=[0]"], "grid.utilization has 0, but must be a share above 0 and at most 1"),
@@ -64,45 +69,46 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("overrides", "line"), MISTAKES, ids=lambda value: str(value)[:40])
-def test_a_mistake_gets_one_line(overrides, line):
+def test_a_mistake_gets_one_line(overrides: list[str], line: str) -> None:
     with pytest.raises(ConfigError) as told:
         compose_sweep("demo-cpu", overrides)
     assert str(told.value).startswith(line)
     assert "\n" not in str(told.value)
 
 
-def test_a_window_below_the_longest_task_says_what_is_needed():
+def test_a_window_below_the_longest_task_says_what_is_needed() -> None:
     with pytest.raises(ConfigError) as told:
         compose_sweep("demo-cpu", ["grid.context=[128]"])
     words = str(told.value)
     assert words.startswith("grid.context has 128, but the longest task needs a window of ")
-    needed = int(words.split("a window of ")[1].split()[0])
+    needed = int(words.split("a window of ")[1].split(maxsplit=1)[0])
     assert 1000 < needed <= 8192
     compose_sweep("demo-cpu", [f"grid.context=[{needed}]"])
 
 
-def test_a_sweep_that_cannot_know_the_model_says_so():
+def test_a_sweep_that_cannot_know_the_model_says_so() -> None:
     with pytest.raises(ConfigError, match=r"model.id is not set: give a folder or a hub id"):
         compose_sweep("rtx5090-qwen3.8-27b-nvfp4")
 
 
-def test_an_unknown_sweep_names_the_ready_ones():
+def test_an_unknown_sweep_names_the_ready_ones() -> None:
     with pytest.raises(ConfigError, match=r"no sweep 'demo-cup': did you mean 'demo-cpu'\?"):
         compose_sweep("demo-cup")
-    with pytest.raises(ConfigError, match="there is no sweep file none.yaml"):
+    with pytest.raises(ConfigError, match=r"there is no sweep file none\.yaml"):
         compose_sweep("none.yaml")
 
 
-def test_every_ready_sweep_composes_and_survives_its_file():
+def test_every_ready_sweep_composes_and_survives_its_file() -> None:
     assert "demo-cpu" in ready_sweeps()
     for name in ready_sweeps():
-        card = lambda: ("NVIDIA Test", 24.0, ("GPU-1",))  # noqa: E731
-        composed = compose_sweep(name, ["model.id=some/model"], read_card=card)
+        composed = compose_sweep(
+            name, ["model.id=some/model"], read_card=lambda: ("NVIDIA Test", 24.0, ("GPU-1",))
+        )
         assert composed.spec.name == name
         assert spec_from_document(composed.document) == composed.spec
 
 
-def test_the_32_gb_sweep_has_the_grid_it_promises():
+def test_the_32_gb_sweep_has_the_grid_it_promises() -> None:
     grid = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", ["model.id=m"]).spec.grid
     assert grid.depth == tuple(range(7))
     assert {65536, 100000, 110000, 130000, 131072} <= set(grid.context)
@@ -110,7 +116,7 @@ def test_the_32_gb_sweep_has_the_grid_it_promises():
     assert set(grid.graphs) == {False, True}
 
 
-def test_the_quantization_sweep_changes_only_the_model():
+def test_the_quantization_sweep_changes_only_the_model() -> None:
     nvfp4 = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", ["model.id=m"]).spec
     awq = compose_sweep("rtx5090-qwen3.8-27b-awq", ["model.id=m"]).spec
     assert awq.model.quantization == "awq"
@@ -119,19 +125,19 @@ def test_the_quantization_sweep_changes_only_the_model():
     )  # fmt: skip
 
 
-def test_the_demo_grid_has_all_axes():
+def test_the_demo_grid_has_all_axes() -> None:
     cells = compose_sweep("demo-cpu").spec.grid.cells()
     assert len(cells) == 36
     assert Cell(3, 16384, True, 0.9) in cells
 
 
-def test_card_auto_takes_the_card_that_is_there():
+def test_card_auto_takes_the_card_that_is_there() -> None:
     card = ("NVIDIA GeForce RTX 4090", 23.99, ("GPU-a", "GPU-b"))
     spec = compose_sweep("demo-gpu", read_card=lambda: card).spec
     assert (spec.card.name, spec.card.memory_gib, spec.card.uuids) == card
 
 
-def test_the_simulated_card_needs_neither_model_nor_gpu():
+def test_the_simulated_card_needs_neither_model_nor_gpu() -> None:
     spec = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", ["engine=simulated"]).spec
     assert spec.card.kind == "simulated"
     assert spec.card.memory_gib == 31.36
@@ -139,11 +145,11 @@ def test_the_simulated_card_needs_neither_model_nor_gpu():
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """A folder of a user's own, somewhere else on the machine."""
     monkeypatch.chdir(tmp_path)
 
-    def write(name, text):
+    def write(name: str, text: str) -> str:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
@@ -152,7 +158,7 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_a_new_model_is_a_new_file_beside_the_sweep(own):
+def test_a_new_model_is_a_new_file_beside_the_sweep(own: Write) -> None:
     own("model/mine.yaml", "name: mine\nid: me/mine\nquantization: awq\n")
     sweep = own(
         "evening.yaml",
@@ -190,7 +196,7 @@ def test_a_new_model_is_a_new_file_beside_the_sweep(own):
         ),
     ],
 )
-def test_a_mistake_in_a_sweep_file_gets_one_line(own, text, line):
+def test_a_mistake_in_a_sweep_file_gets_one_line(own: Write, text: str, line: str) -> None:
     with pytest.raises(ConfigError) as told:
         compose_sweep(own("mine.yaml", text))
     assert line in str(told.value)

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Status
 from vllm_frontier.search import Exhaustive
@@ -5,39 +7,40 @@ from vllm_frontier.search import Exhaustive
 CELLS = tuple(Cell(depth, 8192, True, 0.9) for depth in range(3))
 
 
-def drive(search, outcome_of):
-    asked = []
+def drive(search: Exhaustive, outcome_of: Callable[[Cell, int], Status]) -> list[Cell | None]:
+    asked: list[Cell | None] = []
     while not search.finished:
         cell = search.ask()
+        assert cell is not None
         asked.append(cell)
         search.tell(cell, outcome_of(cell, asked.count(cell)))
     return asked
 
 
-def test_every_cell_once_in_order():
+def test_every_cell_once_in_order() -> None:
     assert drive(Exhaustive(CELLS), lambda *_: Status.MEASURED) == list(CELLS)
 
 
-def test_refusals_are_final():
+def test_refusals_are_final() -> None:
     assert drive(Exhaustive(CELLS, retries=5), lambda *_: Status.INFEASIBLE) == list(CELLS)
 
 
-def test_a_failed_cell_is_tried_again_at_the_end_at_most_retries_times():
-    def outcome(cell, attempt):
+def test_a_failed_cell_is_tried_again_at_the_end_at_most_retries_times() -> None:
+    def outcome(cell: Cell, attempt: int) -> Status:
         return Status.FAILED if cell is CELLS[0] else Status.MEASURED
 
     asked = drive(Exhaustive(CELLS, retries=2), outcome)
     assert asked == [*CELLS, CELLS[0], CELLS[0]]
 
 
-def test_a_cell_that_recovers_is_not_tried_further():
-    def outcome(cell, attempt):
+def test_a_cell_that_recovers_is_not_tried_further() -> None:
+    def outcome(cell: Cell, attempt: int) -> Status:
         return Status.FAILED if cell is CELLS[1] and attempt == 1 else Status.MEASURED
 
     assert drive(Exhaustive(CELLS, retries=5), outcome) == [*CELLS, CELLS[1]]
 
 
-def test_earlier_attempts_count_when_a_sweep_goes_on():
+def test_earlier_attempts_count_when_a_sweep_goes_on() -> None:
     search = Exhaustive(CELLS, retries=1)
     search.tell(CELLS[0], Status.MEASURED)
     search.tell(CELLS[1], Status.FAILED)
@@ -45,13 +48,13 @@ def test_earlier_attempts_count_when_a_sweep_goes_on():
     assert drive(search, lambda *_: Status.FAILED) == [CELLS[1], CELLS[2], CELLS[2]]
 
 
-def test_cells_that_the_grid_no_longer_has_are_not_asked_for():
+def test_cells_that_the_grid_no_longer_has_are_not_asked_for() -> None:
     search = Exhaustive(CELLS[:1])
     search.tell(CELLS[2], Status.FAILED)
     assert drive(search, lambda *_: Status.MEASURED) == [CELLS[0]]
 
 
-def test_budget_ends_the_search_and_nothing_is_asked_while_out():
+def test_budget_ends_the_search_and_nothing_is_asked_while_out() -> None:
     search = Exhaustive(CELLS, max_launches=1)
     assert search.ask() is CELLS[0]
     assert search.ask() is None

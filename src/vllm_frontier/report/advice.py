@@ -83,8 +83,8 @@ def _reason(result: Result) -> str:
     """Why there is nothing to recommend, with what comes nearest."""
     if result.frontier.is_empty():
         return "no cell of this sweep has a measured speed yet"
-    longest = result.frontier["context"].max()
-    fastest = result.frontier["decode_tok_s"].max()
+    longest = max(result.frontier["context"].to_list())
+    fastest = max(result.frontier["decode_tok_s"].to_list())
     return (
         "no cell satisfies this: the longest window that works is "
         f"{longest} tokens, the fastest cell decodes {fastest:.1f} tokens/s"
