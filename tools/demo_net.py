@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
 def rope_tables(length: int, shape: Shape) -> tuple[Tensor, Tensor]:
@@ -103,7 +103,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the gated projection."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -126,7 +126,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Full causal pass without a cache."""
         q, k, v = self.self_attn.project(self.input_layernorm(x), cos, sin)
-        return self.finish(x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return self.finish(x, functional.scaled_dot_product_attention(q, k, v, is_causal=True))
 
     def cached(self, x: Tensor, cos: Tensor, sin: Tensor, past: list[Tensor]) -> Tensor:
         """Pass over new positions; ``past`` is empty before the first and grows in place."""
@@ -135,7 +135,7 @@ class Block(nn.Module):
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
         causal = not past
         past[:] = [k, v]
-        return self.finish(x, F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+        return self.finish(x, functional.scaled_dot_product_attention(q, k, v, is_causal=causal))
 
 
 class Head(Block):
@@ -154,47 +154,50 @@ class Head(Block):
         out: Tensor = self.input_proj(pair)
         return out
 
-    def unroll(self, hidden: Tensor, embedded: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
-        """Run the head as many steps as ``embedded`` has, from every position at once.
+    def unroll(
+        self, hidden: Tensor, embedded: Tensor, at: Tensor, cos: Tensor, sin: Tensor
+    ) -> list[Tensor]:
+        """Run the head several steps from chosen positions.
 
         A draft that starts at position ``t`` sees in step ``n`` what it sees while serving: the
         keys of the first step up to ``t`` (made from the target's hidden states), then its own
-        ``n - 1`` keys (made from its own). Attention is therefore written out by hand: one causal
-        square against the keys of step 1, and one column for each later step.
+        ``n - 1`` keys (made from its own). Attention is therefore written out by hand: one row
+        against the keys of step 1, and one column for each later step. Only some positions are
+        unrolled, because the head would otherwise cost more training time than the target.
 
         Args:
             hidden: The target's states before its last norm, ``[batch, time, hidden]``.
             embedded: For each step the embedding of the token that follows,
                 ``[steps, batch, time, hidden]``.
+            at: Positions from which to draft, ``[starts]``.
             cos: Rotary table, at least ``time + steps`` rows.
             sin: Rotary table, at least ``time + steps`` rows.
 
         Returns:
-            For each step the final states ``[batch, time, hidden]``, ready for the output matrix.
+            For each step the final states ``[batch, starts, hidden]``, ready for the output
+            matrix.
         """
         time = hidden.shape[1]
         scale = self.self_attn.dim**-0.5
-        mask = torch.ones(time, time, dtype=torch.bool).triu(1)
-        first: tuple[Tensor, Tensor] | None = None
+        mask = torch.arange(time)[None, :] > at[:, None]
+        x = self.join(hidden, embedded[0])
+        q, k, v = self.self_attn.project(self.input_layernorm(x), cos[:time], sin[:time])
+        x, q = x[:, at], q[:, :, at]
         own: list[tuple[Tensor, Tensor]] = []
         outputs: list[Tensor] = []
         for step in range(embedded.shape[0]):
-            x = self.join(hidden, embedded[step])
-            at = slice(step, step + time)
-            q, k, v = self.self_attn.project(self.input_layernorm(x), cos[at], sin[at])
-            if first is None:
-                first = (k, v)
-                attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:
-                own.append((k, v))
-                square = (q @ first[0].transpose(-1, -2)).masked_fill(mask, float("-inf"))
-                columns = [(q * key).sum(-1, keepdim=True) for key, _ in own]
-                weights = (torch.cat((square, *columns), dim=-1) * scale).softmax(-1)
-                attended = weights[..., :time] @ first[1]
-                for index, (_, value) in enumerate(own):
-                    attended = attended + weights[..., time + index, None] * value
-            hidden = self.final_layernorm(self.finish(x, attended))
-            outputs.append(hidden)
+            if step:
+                x = self.join(outputs[-1], embedded[step][:, at])
+                table = cos[at + step], sin[at + step]
+                q, *pair = self.self_attn.project(self.input_layernorm(x), *table)
+                own.append((pair[0], pair[1]))
+            square = (q @ k.transpose(-1, -2)).masked_fill(mask, float("-inf"))
+            columns = [(q * key).sum(-1, keepdim=True) for key, _ in own]
+            weights = (torch.cat((square, *columns), dim=-1) * scale).softmax(-1)
+            attended = weights[..., :time] @ v.to(weights.dtype)
+            for index, (_, value) in enumerate(own):
+                attended = attended + weights[..., time + index, None] * value
+            outputs.append(self.final_layernorm(self.finish(x, attended)))
         return outputs
 
 
@@ -219,8 +222,10 @@ class Net(nn.Module):
         self.lm_head = nn.Linear(shape.hidden, shape.vocab, bias=False)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02 if isinstance(module, nn.Embedding) else
-                                module.weight.shape[1] ** -0.5)
+                embedding = isinstance(module, nn.Embedding)
+                nn.init.normal_(
+                    module.weight, std=0.02 if embedding else module.weight.shape[1] ** -0.5
+                )
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         for block in (*self.model.layers, *self.model.mtp_layers):
@@ -246,17 +251,18 @@ class Net(nn.Module):
             x = block(x, self.cos[:time], self.sin[:time])
         return x
 
-    def draft_states(self, tokens: Tensor, states: Tensor, steps: int) -> list[Tensor]:
+    def draft_states(self, tokens: Tensor, states: Tensor, at: Tensor, steps: int) -> list[Tensor]:
         """Unroll the head over known text.
 
         Args:
             tokens: ``[batch, time + steps]``; the first ``time`` are those of ``states``.
             states: Output of :meth:`states`.
+            at: Positions from which to draft, ``[starts]``.
             steps: How many steps to unroll. Step ``n`` (from 1) at position ``t`` predicts the
                 token at ``t + n + 1``.
 
         Returns:
-            The head's final states of each step.
+            The head's final states ``[batch, starts, hidden]`` of each step.
         """
         time = states.shape[1]
         embedded = torch.stack(
@@ -265,7 +271,7 @@ class Net(nn.Module):
         # vLLM blanks the embedding at position 0; only step 1 ever runs there.
         keep = torch.ones(steps, 1, time, 1)
         keep[0, 0, 0, 0] = 0.0
-        return self.head.unroll(states, embedded * keep, self.cos, self.sin)
+        return self.head.unroll(states, embedded * keep, at, self.cos, self.sin)
 
     @torch.no_grad()
     def greedy(self, prompt: Tensor, count: int) -> Tensor:
