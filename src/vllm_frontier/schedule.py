@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import ray
 from ray import tune
@@ -91,10 +91,11 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
         Interrupted: SIGINT or SIGTERM arrived; nothing of any launch is left.
         EngineError: the Ray cluster cannot be reached or has no card for this sweep.
     """
-    with _signals_raise(), tempfile.TemporaryDirectory(prefix="vf-ray-") as scratch:
+    with _Signals() as signals, tempfile.TemporaryDirectory(prefix="vf-ray-") as scratch:
         _start_ray(plan, Path(scratch))
         try:
-            _tune(search, plan, listener, Path(scratch))
+            signals.listen()  # Ray has put a handler of its own in place
+            _tune(search, plan, listener, Path(scratch), signals)
         finally:
             ray.shutdown()
 
@@ -148,7 +149,7 @@ def _slots(spec: SweepSpec) -> int:
     return max(1, min(int(have.get(name, 0) // need) for name, need in _resources(spec).items()))
 
 
-def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
+def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path, signals: _Signals) -> None:
     faults = _LastFault()
     adapter = SearchAdapter(search, plan, listener, ray.get_runtime_context().get_node_id(), faults)
     bundle = {"CPU": 0.0, **_resources(plan.spec)}
@@ -163,6 +164,7 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None
             name="sweep",
             storage_path=str(scratch / "tune"),
             verbose=0,
+            callbacks=[_InterruptCallback(signals)],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
@@ -360,19 +362,50 @@ def _assigned_cards() -> tuple[str, ...]:
     return tuple(by_index.get(card, card) for card in given)
 
 
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise `Interrupted` in the main thread; a second one exits at once."""
+class _Signals:
+    """SIGINT and SIGTERM end the sweep at the next turn of Tune's loop; a second one at once.
 
-    def first(number: int, frame: FrameType | None) -> None:
-        del frame
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        raise Interrupted(signal.Signals(number).name)
+    A handler that raised would raise inside Ray's own C code, which does not survive that.
+    """
 
-    before = {each: signal.signal(each, first) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
+    WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+
+    def __enter__(self) -> Self:
+        self._before = {each: signal.getsignal(each) for each in self.WATCHED}
+        self.listen()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for each, handler in self._before.items():
             signal.signal(each, handler)
+
+    def listen(self) -> None:
+        """Put the handlers in place."""
+        for each in self.WATCHED:
+            signal.signal(each, self._note)
+
+    def check(self) -> None:
+        """Raise Interrupted once a signal has arrived."""
+        if self.received is not None:
+            raise Interrupted(self.received.name)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.received is not None:
+            # The supervisors of running launches see this process go and end them.
+            os._exit(130)
+        self.received = signal.Signals(number)
+
+
+class _InterruptCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Looks for a signal at every turn of Tune's loop, ten times a second."""
+
+    def __init__(self, signals: _Signals) -> None:
+        self._signals = signals
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Leave the loop when a signal has arrived."""
+        self._signals.check()

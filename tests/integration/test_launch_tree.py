@@ -12,6 +12,7 @@ import pytest
 
 from vllm_frontier.launch.leftovers import end_leftovers, find_leftovers
 from vllm_frontier.launch.process import ExitStatus, Launch, ProcessId
+from vllm_frontier.launch.supervisor import process_table
 
 # A server that does everything to outlive its supervisor: it ignores SIGTERM, and has a child,
 # a child in a session of its own, and an orphan in a session of its own.
@@ -195,10 +196,9 @@ def test_a_group_is_ended_only_when_it_can_be_no_other(tmp_path: Path) -> None:
         leader.wait()
         leader.stdout.close()  # type: ignore[union-attr]
         member = next(
-            int(entry.name)
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdecimal()
-            and (entry / "stat").read_text().rpartition(")")[2].split()[2] == str(leader.pid)
+            process.pid
+            for process in process_table().values()
+            if process.pgid == leader.pid and process.alive
         )
         assert end_leftovers(nobody, identity) == expected
         assert is_alive(member) == (expected == 0)

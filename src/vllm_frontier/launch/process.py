@@ -45,17 +45,16 @@ class Launch:
         exec_error: why the server could not be executed, in one line.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], supervisor: ProcessId) -> None:
-        self._process = process
-        self._control = cast("IO[bytes]", process.stdin)
-        self._status = cast("IO[bytes]", process.stdout)
+    def __init__(self, control: IO[bytes], status: IO[bytes]) -> None:
+        self._control = control
+        self._status = status
         os.set_blocking(self._status.fileno(), False)
         self._input = b""
         self._exit: ExitStatus | None = None
         self._begun = False
         self._closed = False
         self._left: list[ProcessId] = []
-        self.supervisor = supervisor
+        self.supervisor = ProcessId(0, "")
         self.server: ProcessId | None = None
         self.exec_error: str | None = None
 
@@ -83,10 +82,11 @@ class Launch:
             cwd="/",
             start_new_session=True,
         )
-        supervisor = ProcessId.of(process.pid)
-        if supervisor is None:  # impossible: it is not waited for before `stop`
-            raise ProcessLookupError(process.pid)
-        launch = cls(process, supervisor)
+        process.wait()  # the supervisor is its child and has left the family
+        launch = cls(cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
+        launch._wait_until(lambda: launch.supervisor.pid != 0, BEGIN_TIMEOUT_S)
+        if launch.supervisor.pid == 0:
+            raise ChildProcessError(launch.exec_error or "the supervisor did not start")
         order = {
             "argv": list(argv),
             "env": dict(env),
@@ -116,7 +116,7 @@ class Launch:
         longer. When the supervisor was killed, the server goes with it, and this ends the rest.
         """
         self._read()
-        if self._exit is None and self._process.poll() is not None:
+        if self._exit is None and not self.supervisor.alive():
             self._read()  # what it wrote last
             if self._exit is None:
                 self._end_unsupervised()
@@ -164,9 +164,7 @@ class Launch:
 
     def _close(self) -> None:
         self._control.close()  # the end of this pipe ends whatever is left
-        try:
-            self._process.wait(1.0 if self._exit is None and self._begun else KILL_MARGIN_S)
-        except subprocess.TimeoutExpired:
+        if not self._wait_gone(1.0 if self._exit is None and self._begun else KILL_MARGIN_S):
             self._end_unsupervised()
         self._read()
         self._status.close()
@@ -177,9 +175,9 @@ class Launch:
         left = self.members()
         identities = [found for pid in left if (found := ProcessId.of(pid)) is not None]
         end_leftovers(self.supervisor, self.server)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if self.supervisor.alive():
+            supervision.kill_process(self.supervisor.pid)
+            self._wait_gone(KILL_MARGIN_S)
         self._left = [process for process in identities if process.alive()]
         if self._begun and self._exit is None:
             # The kernel kills the server when its supervisor goes.
@@ -206,9 +204,18 @@ class Launch:
                 if event & select.POLLIN:
                     self._read()
                 else:  # hung up: whatever was to be read has been read
-                    self._process.wait()
+                    self._wait_gone(KILL_MARGIN_S)
                     self.poll()
                     return
+
+    def _wait_gone(self, timeout_s: float) -> bool:
+        """Wait for the supervisor to end; whether it did."""
+        deadline = time.monotonic() + timeout_s
+        while self.supervisor.alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
 
     def _read(self) -> None:
         """Take in what the supervisor reported; does not wait."""
@@ -219,6 +226,8 @@ class Launch:
 
     def _take(self, event: dict[str, Any]) -> None:
         match event["event"]:
+            case "ready":
+                self.supervisor = ProcessId(event["pid"], event["start_time"])
             case "started":
                 self.server = ProcessId(event["pid"], event["start_time"])
             case "failed":

@@ -9,11 +9,14 @@ Its standard input is the control pipe. First comes one line of JSON with `argv`
     go              execute the server
     stop SECONDS    SIGTERM, once more after a third of the time, SIGKILL at its end
 
-The end of the input, or of the parent, means: end the whole tree now. SIGTERM, SIGINT and
+It leaves its parent's family at once (a fork, a session of its own): a framework that kills
+the children of a process which it ends, as Ray does with its workers, would otherwise kill the
+one process that can end the server's tree. The end of the input, or of the parent, means: end the whole tree now. SIGTERM, SIGINT and
 SIGHUP stop within seconds, and a second such signal ends the tree now.
 
 Its standard output is the status pipe, one JSON object a line:
 
+    {"event": "ready", "pid": 1, "start_time": "..."}
     {"event": "started", "pid": 1, "start_time": "...", "pgid": 1}
     {"event": "failed", "error": "cannot execute ..."}
     {"event": "exited", "exit_code": 0, "signal": null}
@@ -174,6 +177,7 @@ class Supervisor:
         self._main: subprocess.Popen[bytes] | None = None
         self._wait_status: int | None = None
         self._signals = 0
+        self._mark = ""
         self._kill_at: float | None = None
         self._terminate_again_at: float | None = None
         self._wakeup = self._watch_signals()
@@ -185,6 +189,9 @@ class Supervisor:
 
     def run(self) -> None:
         """Wait for `go`, run the server, end what is left, report."""
+        me = read_process(os.getpid())
+        self._mark = f"{os.getpid()}@{start_time(me)}" if me else ""
+        self._report(event="ready", pid=os.getpid(), start_time=start_time(me) if me else "")
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         while not self._going:
             if self._kill_at is not None:  # told to stop before anything was started
@@ -228,8 +235,6 @@ class Supervisor:
             return None
         except OSError:  # an old kernel: the pipe has to do
             return None
-        if os.getppid() != self._parent:
-            self._kill_at = 0.0
         return fd
 
     def _next_deadline(self) -> float | None:
@@ -297,8 +302,6 @@ class Supervisor:
 
     def _start(self) -> bool:
         order = self._order or {}
-        me = read_process(os.getpid())
-        mark = f"{os.getpid()}@{start_time(me)}" if me else ""
         try:
             log = os.open(
                 order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
@@ -309,7 +312,7 @@ class Supervisor:
         try:
             main = subprocess.Popen(
                 order["argv"],
-                env={**order["env"], **KEEP_MARK, TAG: mark},
+                env={**order["env"], **KEEP_MARK, TAG: self._mark},
                 cwd=order["cwd"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -402,4 +405,9 @@ def report_defect(
 
 if __name__ == "__main__":
     sys.excepthook = report_defect
+    if os.getppid() != int(sys.argv[1]):  # it went already
+        sys.exit()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
     Supervisor(parent=int(sys.argv[1])).run()
