@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from vllm_frontier.report.grid_map import grid_map
 
+EVIDENCE_WIDTH = 260  # characters
 _NONE = "-"
 _DIM = "dim"
 
@@ -118,9 +120,16 @@ def failures_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -
         where = f"attempts/{row['cell_id']}/{row['attempt']}/server.log"
         if row["evidence_line"] is not None:
             where += f":{row['evidence_line']}"
-        evidence = Text.assemble(row["evidence"] or _NONE, "\n", (where, _DIM))
+        evidence = Text.assemble(_shortened(row["evidence"]), "\n", (where, _DIM))
         table.add_row(str(row["cells"]), row["status"], row["failure_class"] or _NONE, evidence)
     return table
+
+
+def _shortened(evidence: str | None) -> str:
+    """The words that decide come first; advice and links follow, and stand in the log."""
+    if not evidence:
+        return _NONE
+    return textwrap.shorten(evidence, EVIDENCE_WIDTH, placeholder=" ...")
 
 
 def number(value: float | None, digits: int) -> str:
