@@ -123,9 +123,13 @@ def test_show_status_and_recommend_print_one_document(finished: Path) -> None:
     assert shown["cells"] == {"infeasible": 4, "measured": 4}
     state = json.loads(call("status", "--json", "s", cwd=finished).stdout)
     assert (state["state"], state["done"], state["planned"]) == ("finished", 8, 8)
-    advice = json.loads(call("recommend", "s", "--json", "--min-context", "8000", cwd=finished).stdout)
+    advice = json.loads(
+        call("recommend", "s", "--json", "--min-context", "8000", cwd=finished).stdout
+    )
     assert "--max-model-len 8192" in advice["choices"][0]["command"]
-    nothing = json.loads(call("recommend", "s", "--min-context", "9000", "--json", cwd=finished).stdout)
+    nothing = json.loads(
+        call("recommend", "s", "--min-context", "9000", "--json", cwd=finished).stdout
+    )
     assert nothing["choices"] == []
     assert "8192" in nothing["reason"]
 
@@ -188,8 +192,7 @@ def test_ctrl_c_leaves_nothing_behind_and_resume_goes_on(tmp_path: Path) -> None
 def test_a_cell_that_fails_is_tried_again_and_the_exit_code_says_so(tmp_path: Path) -> None:
     card = tmp_path / "card.yaml"
     card.write_text(
-        (Path(__file__).parents[2] / "conf/simulated/tiny-8gib.yaml").read_text()
-        + "\nfaults:\n"
+        (Path(__file__).parents[2] / "conf/simulated/tiny-8gib.yaml").read_text() + "\nfaults:\n"
         "  - {when: {graphs: true}, at: load, kind: crash, times: 1}\n"
         "  - {when: {graphs: false}, at: load, kind: crash, times: 9}\n"
     )

@@ -95,7 +95,6 @@ def test_gpu_cell() -> None:
     assert words(cell) == [
         *("--max-model-len", "65536", "--gpu-memory-utilization", "0.93"),
         *("--speculative-config", '{"method":"mtp","num_speculative_tokens":3}'),
-        "--enable-prompt-tokens-details",
     ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from vllm_frontier.engine.arguments import MEASURING
 from vllm_frontier.engine.protocol import Engine
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.engine.vllm import VllmEngine
@@ -71,7 +72,7 @@ def test_vllm_serve_is_used_where_it_works(environment: Path) -> None:
         *("--host", "127.0.0.1", "--port", "8011"),
         *("--served-model-name", "one"),
     )
-    assert plan.argv[9:] == make(spec).serve_arguments(CELL)
+    assert plan.argv[9:] == MEASURING + make(spec).serve_arguments(CELL)
     assert plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert (plan.port, plan.served_name) == (8011, "one")
@@ -113,7 +114,7 @@ def test_command_template_stands_for_an_interpreter() -> None:
     assert plan.argv[:5] == ("docker", "run", "--network", "host", "vllm:1")
     assert plan.argv[5:] == (
         *("--model", "/models/m", "--host", "127.0.0.1", "--port", "8011"),
-        *("--served-model-name", "one", *engine.serve_arguments(CELL)),
+        *("--served-model-name", "one", *MEASURING, *engine.serve_arguments(CELL)),
     )
     other = make(EngineSpec(kind="vllm", command="docker run --network host vllm:2 {args}"))
     assert engine.version().startswith("command-")

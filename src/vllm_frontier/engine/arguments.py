@@ -12,6 +12,10 @@ from vllm_frontier.spec import CardSpec, EngineSpec, ModelSpec, SpeculationSpec
 _NGRAM = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
 
 
+# What measuring needs and serving does not: cached tokens in the usage of a request.
+MEASURING = ("--enable-prompt-tokens-details",)
+
+
 def flag(name: str) -> str:
     """The flag of an argument: `max_num_seqs` becomes `--max-num-seqs`.
 
@@ -101,7 +105,6 @@ def serve_arguments(
         arguments["speculative_config"] = speculative_config(model.speculation, cell.depth)
     if engine.tensor_parallel > 1:
         arguments["tensor_parallel_size"] = engine.tensor_parallel
-    arguments["enable_prompt_tokens_details"] = True  # cached tokens in the usage of a request
     layers: Iterable[Mapping[str, Any]] = (model.args, engine.args, dict(cell.extra))
     for layer in layers:
         arguments |= {canonical(name): value for name, value in layer.items()}

@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 
 from vllm_frontier.engine import command
-from vllm_frontier.engine.arguments import canonical, render, serve_arguments
+from vllm_frontier.engine.arguments import MEASURING, canonical, render, serve_arguments
 from vllm_frontier.engine.protocol import LaunchPlan, LogReading
 from vllm_frontier.engine.reading import read
 from vllm_frontier.errors import EngineError
@@ -122,7 +122,7 @@ class VllmEngine:
         model = ("--model", self._model.id)
         address = ("--host", HOST, "--port", str(port))
         name = ("--served-model-name", served_name)
-        arguments = self.serve_arguments(cell)
+        arguments = MEASURING + self.serve_arguments(cell)
         if self._engine.command is not None:
             argv = self._expand(cell, port, served_name, cards)
         elif self._script is not None:
@@ -161,7 +161,7 @@ class VllmEngine:
             "gpus": ",".join(cards),
             "python": self._engine.python or sys.executable,
         }
-        return command.expand(template, values, args + self.serve_arguments(cell))
+        return command.expand(template, values, args + MEASURING + self.serve_arguments(cell))
 
     def _environment(self, cards: tuple[str, ...]) -> dict[str, str | None]:
         environment: dict[str, str | None] = {

@@ -6,7 +6,7 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
-from vllm_frontier.engine.arguments import render, serve_arguments
+from vllm_frontier.engine.arguments import MEASURING, render, serve_arguments
 from vllm_frontier.engine.protocol import LaunchPlan, LogReading
 from vllm_frontier.engine.simulated.card import SimulatedCard
 from vllm_frontier.engine.simulated.card_file import find_card, load_card
@@ -73,6 +73,7 @@ class SimulatedEngine:
             *("--model", self._model.id, "--host", "127.0.0.1", "--port", str(port)),
             *("--served-model-name", served_name),
             *("--simulated-card", str(find_card(self._engine.card_file).resolve())),
+            *MEASURING,
             *self.serve_arguments(cell),
         )
         env = {"PYTHONUNBUFFERED": "1", **self._engine.env}
