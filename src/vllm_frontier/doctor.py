@@ -60,6 +60,7 @@ def examine(spec: SweepSpec | None, out: Path) -> list[Finding]:
     if spec is not None:
         findings.extend([_engine(spec), _model(spec)])
         findings.extend(_memory(spec))
+        findings.extend(_compiler(spec))
     findings.extend([_disk(out), _shared_memory(), _port()])
     return findings
 
@@ -183,6 +184,18 @@ def _memory(spec: SweepSpec) -> Iterator[Finding]:
         Verdict.OK if enough else Verdict.MISSING,
         f"{free:.1f} GiB free, {wanted:.1f} GiB needed",
         "" if enough else "close programs, or lower card.memory_gib",
+    )
+
+
+def _compiler(spec: SweepSpec) -> Iterator[Finding]:
+    if spec.engine.kind != "vllm-cpu" or True not in spec.grid.graphs:
+        return
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    yield Finding(
+        "compiler",
+        Verdict.OK if compiler else Verdict.MISSING,
+        compiler or "no C++ compiler",
+        "" if compiler else "graphs on a CPU means compiled: apt-get install g++ python3-dev",
     )
 
 

@@ -2,6 +2,7 @@
  *
  * FAKE_INIT=CODE      nvmlInit answers with this error
  * FAKE_CARDS=N        number of cards (2)
+ * FAKE_NAME=TEXT      name of every card; else each has a name of its own
  * FAKE_LOST=I         card number I of the library's count is lost
  * FAKE_MEMORY=WORD    v2 (both questions), v1 (the old one only), none
  * FAKE_PROCESSES=WORD told, hidden (processes without memory), none
@@ -83,7 +84,9 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, card_t **card) {
 }
 
 int nvmlDeviceGetName(card_t *card, char *text, unsigned size) {
-    snprintf(text, size, "Fake RTX %d", card->number);
+    const char *name = getenv("FAKE_NAME");
+    if (name) snprintf(text, size, "%s", name);
+    else snprintf(text, size, "Fake RTX %d", card->number);
     return OK;
 }
 

@@ -30,6 +30,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     planned = [latest[cell] for cell in cells if cell in latest]
     writer = store.writer()
     open_attempts = [each for each in planned if each.status is Status.INTERRUPTED]
+    settled = [each for each in planned if not (writer and each in open_attempts)]
     done = sum(record.status.is_final for record in planned)
     state = "running" if writer else "finished" if done == len(cells) else "interrupted"
     return {
@@ -39,7 +40,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
         "writer": str(writer) if writer else None,
         "planned": len(cells),
         "done": done,
-        "cells": dict(Counter(record.status.value for record in planned)),
+        "cells": dict(Counter(record.status.value for record in settled)),
         "running": [
             {**record.cell.axes(), "attempt": record.attempt}
             for record in (open_attempts if writer else [])

@@ -1,0 +1,76 @@
+"""A sweep on a node with two NVIDIA cards: a fake driver library, a simulated server."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "unit/fake_nvml.c"
+CARD_FILE = Path(__file__).parents[2] / "conf/simulated/tiny-8gib.yaml"
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> dict[str, str]:
+    """An environment in which NVML shows two cards of one kind, 0.6 GiB in use on each."""
+    library = tmp_path / "lib"
+    library.mkdir()
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library / "libnvidia-ml.so.1", SOURCE], check=True
+    )
+    used = tmp_path / "used"
+    used.write_text("0.6")
+    return {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_USED": str(used), "FAKE_NAME": "Fake"}
+
+
+def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
+    command = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "vllm_frontier", "run", "demo-gpu"),
+            *("--out", "s", f"engine.command='{command}'", "workload.repeats=4"),
+            *("grid.depth=[0,1,2]", "grid.context=[8192]", "grid.utilization=[0.9]"),
+        ],
+        cwd=tmp_path, env=driver, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = pl.read_parquet(tmp_path / "s/trials.parquet")
+    assert trials["status"].to_list() == ["measured"] * 6
+    assert set(trials["driver"]) == {"575.57.08"}
+    assert trials["memory_used_peak_gib"].to_list() == pytest.approx([0.6] * 6)
+
+    by_card: dict[str, list[tuple[float, float]]] = {}
+    for row in trials.iter_rows(named=True):
+        attempt = tmp_path / f"s/attempts/{row['cell_id']}/{row['attempt']}/attempt.json"
+        environment = json.loads(attempt.read_text())["environment"]
+        assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        span = (row["started_at"].timestamp(), row["ended_at"].timestamp())
+        by_card.setdefault(environment["CUDA_VISIBLE_DEVICES"], []).append(span)
+    assert len(by_card) == 2
+    assert all(card.startswith("GPU-") for card in by_card)
+    for spans in by_card.values():  # one attempt per card at a time
+        spans.sort()
+        assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+    one, other = by_card.values()
+    assert any(a[0] < b[1] and b[0] < a[1] for a in one for b in other)
+
+
+def test_a_card_that_is_not_there_is_one_line(driver: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "vllm_frontier", "run", "rtx5090-qwen3.8-27b-nvfp4"),
+            *("model.id=some/model", "engine.command='serve {args}'", "--out", "s"),
+        ],
+        cwd=tmp_path, env=driver, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "this sweep is for NVIDIA GeForce RTX 5090, but this machine has" in done.stderr
+    assert "card=auto" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "s").exists()
