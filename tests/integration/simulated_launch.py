@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from vllm_frontier.engine.protocol import LogReading
-from vllm_frontier.engine.simulated.engine import SimulatedEngine, simulated_card_spec
 from vllm_frontier.engine.simulated.card_file import card_folder
+from vllm_frontier.engine.simulated.engine import SimulatedEngine, simulated_card_spec
 from vllm_frontier.grid import Cell
 from vllm_frontier.spec import EngineSpec, ModelSpec
 

@@ -1,5 +1,6 @@
 """A sweep on a node with two NVIDIA cards: a fake driver library, a simulated server."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -23,7 +24,8 @@ def driver(tmp_path: Path) -> dict[str, str]:
     )
     used = tmp_path / "used"
     used.write_text("0.6")
-    return {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_USED": str(used), "FAKE_NAME": "Fake"}
+    shown = {"LD_LIBRARY_PATH": str(library), "FAKE_USED": str(used), "FAKE_NAME": "Fake"}
+    return os.environ | shown
 
 
 def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
@@ -56,7 +58,7 @@ def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
     assert all(card.startswith("GPU-") for card in by_card)
     for spans in by_card.values():  # one attempt per card at a time
         spans.sort()
-        assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     one, other = by_card.values()
     assert any(a[0] < b[1] and b[0] < a[1] for a in one for b in other)
 

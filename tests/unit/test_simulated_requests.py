@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_frontier.engine.simulated.card import Fault, decode_speed
-from vllm_frontier.engine.simulated.faults import FaultBook, state_file
 from vllm_frontier.engine.simulated.card_file import load_card
+from vllm_frontier.engine.simulated.faults import FaultBook, state_file
 from vllm_frontier.engine.simulated.options import Options, Refusal, parse_options
 from vllm_frontier.engine.simulated.protocol import ApiError, Asked, read_request
 from vllm_frontier.engine.simulated.requests import PrefixCache, plan_decoding
