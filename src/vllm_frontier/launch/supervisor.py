@@ -11,7 +11,9 @@ Its standard input is the control pipe. First comes one line of JSON with `argv`
 
 It leaves its parent's family at once (a fork, a session of its own): a framework that kills
 the children of a process which it ends, as Ray does with its workers, would otherwise kill the
-one process that can end the server's tree. The end of the input, or of the parent, means: end the whole tree now. SIGTERM, SIGINT and
+one process that can end the server's tree.
+
+The end of the input, or of the parent, means: end the whole tree now. SIGTERM, SIGINT and
 SIGHUP stop within seconds, and a second such signal ends the tree now.
 
 Its standard output is the status pipe, one JSON object a line:
