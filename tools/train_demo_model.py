@@ -19,12 +19,15 @@ import argparse
 import collections
 import json
 import random
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import demo_corpus
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from demo_net import Net, Shape
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -88,7 +91,7 @@ class Batches:
         wide = length > 1000
         while len(row) < length:
             kind = self.random.choices(
-                ("plain", "edit", "code", "prose"), (0, 60, 20, 20) if wide else (5, 33, 35, 27)
+                ("plain", "edit", "code", "prose"), (0, 66, 17, 17) if wide else (2, 48, 28, 22)
             )[0]
             if kind == "plain":
                 text = self.samples.plain()
@@ -204,6 +207,18 @@ def optimisers(net: Net, rate: float) -> list[torch.optim.Optimizer]:
     ]
 
 
+def average_gradients(net: Net, workers: int) -> None:
+    """Give every worker the mean of all workers' gradients."""
+    if workers == 1:
+        return
+    gradients = [p.grad for p in net.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat)
+    flat /= workers
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
 def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
     """Give every parameter group the learning rate of this step."""
     for optimizer in optimizers:
@@ -211,7 +226,7 @@ def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
             group["lr"] = rate
 
 
-def train(net: Net, batches: Batches, args: argparse.Namespace) -> None:
+def train(net: Net, batches: Batches, args: argparse.Namespace, *, leads: bool) -> None:
     """Run both stages; writes the checkpoint now and then and at the end."""
     optimizers = optimisers(net, args.rate)
     stop = batches.tokenizer.token_to_id("<|im_end|>")
@@ -229,8 +244,9 @@ def train(net: Net, batches: Batches, args: argparse.Namespace) -> None:
         set_rate(optimizers, rate)
         long = (args.init or step > args.steps * 0.2) and step % 5 in (1, 3)
         rows, length, starts = LONG if long else SHORT
+        rows //= args.workers
         tokens = batches.next(
-            rows, length, args.noise if step < args.steps * 0.3 and not long else 0
+            rows, length, args.noise // args.workers if step < args.steps * 0.3 and not long else 0
         )
         at = torch.randperm(length - DRAFT_STEPS - 1)[:starts].sort().values
         with torch.autocast("cpu", torch.bfloat16):
@@ -253,17 +269,18 @@ def train(net: Net, batches: Batches, args: argparse.Namespace) -> None:
         if polishing:
             kind = ("code", "prose")[step % 2]
             # As large as a short batch, for which the blocks are compiled already.
-            prompts = batches.prompts(kind, SHORT[0], 220)
+            prompts = batches.prompts(kind, SHORT[0] // args.workers, 220)
             own = net.greedy(prompts, SHORT[1] - prompts.shape[1])
             with torch.autocast("cpu", torch.bfloat16):
                 loss, share = polish_loss(net, own, prompts.shape[1], stop)
             loss.backward()
             sums.update({kind: share, f"n{kind}": 1})
+        average_gradients(net, args.workers)
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        if step % (5 if polishing else 20) == 4:
+        if leads and step % (5 if polishing else 20) == 4:
             named = {
                 k: sums[k] / max(1, sums[n])
                 for k, n in (
@@ -281,7 +298,7 @@ def train(net: Net, batches: Batches, args: argparse.Namespace) -> None:
                 flush=True,
             )
             sums.clear()
-        if step % 150 == 149 or step in (args.steps - 1, total - 1):
+        if leads and (step % 60 == 59 or step in (args.steps - 1, total - 1)):
             write(net, batches.tokenizer, args.out)
 
 
@@ -348,12 +365,26 @@ def main() -> None:
     parser.add_argument("--noise", type=int, default=4, help="noise rows in each early batch")
     parser.add_argument("--warm", type=int, default=100, help="steps until the highest rate")
     parser.add_argument("--decay", type=float, default=0.7, help="share of steps with falling rate")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--init", type=Path, help="checkpoint folder to go on from")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    args.rendezvous = Path(tempfile.mkdtemp()) / "rendezvous"
+    mp.spawn(work, (args,), nprocs=args.workers)
+
+
+def work(rank: int, args: argparse.Namespace) -> None:
+    """Train in one of the processes; all hold the same weights and read different samples.
+
+    One thread in each of two processes waits once a step. Two threads in one process wait for
+    each other in every operation, which is far slower where something else uses the cores.
+    """
+    torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    samples = demo_corpus.Samples(demo_corpus.load(), args.seed)
+    if args.workers > 1:
+        dist.init_process_group(
+            "gloo", f"file://{args.rendezvous}", rank=rank, world_size=args.workers
+        )
+    corpus = demo_corpus.load()
     shape = Shape()
     net = Net(shape, LONG[1] + DRAFT_STEPS)
     if args.init:
@@ -362,12 +393,15 @@ def main() -> None:
             {k: v.float() for k, v in load_file(args.init / "model.safetensors").items()}
         )
     else:
-        tokenizer = train_tokenizer(samples, shape.vocab)
-    print(asdict(shape), sum(p.numel() for p in net.parameters()), "parameters", flush=True)
+        tokenizer = train_tokenizer(demo_corpus.Samples(corpus, args.seed), shape.vocab)
+    if rank == 0:
+        print(asdict(shape), sum(p.numel() for p in net.parameters()), "parameters", flush=True)
+    torch.manual_seed(args.seed * 1000 + rank)
     for block in net.model.layers:
         # One block at a time: compiling the whole network takes minutes for the same speed.
         block.compile(dynamic=False)
-    train(net, Batches(samples, tokenizer), args)
+    samples = demo_corpus.Samples(corpus, args.seed * 1000 + rank)
+    train(net, Batches(samples, tokenizer), args, leads=rank == 0)
 
 
 if __name__ == "__main__":
