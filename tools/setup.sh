@@ -7,8 +7,8 @@ python=$1 venv=$2 backend=$3 torch_index=${4:-}
 say() { printf '%s\n' "setup: $*"; }
 fail() { printf '%s\n' "setup: $*" >&2; exit 2; }
 
-# Debian splits venv out of Python, and torch.compile on a CPU needs a C++ compiler and
-# Python's headers. Installed here where that is possible without asking for a password.
+# Debian splits venv out of Python, and what vLLM compiles when it starts (torch.compile on a
+# CPU, Triton on a card) needs a compiler and Python's headers. Installed here where that is possible without asking for a password.
 install_debian() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         say "installing $*"
@@ -23,16 +23,14 @@ command -v "$python" >/dev/null || install_debian python3 python3-venv python3-d
     fail "$python is $("$python" -V 2>&1), but 3.11 or later is needed: make PYTHON=python3.12 ..."
 "$python" -c 'import ensurepip, venv' 2>/dev/null || install_debian python3-venv
 case $backend in
-cpu)
-    command -v g++ >/dev/null || install_debian g++
-    "$python" - <<'PY' || install_debian python3-dev
+cpu | gpu) ;;
+*) fail "BACKEND is '$backend', but must be cpu or gpu" ;;
+esac
+command -v g++ >/dev/null || install_debian g++
+"$python" - <<'PY' || install_debian python3-dev
 import pathlib, sys, sysconfig
 sys.exit(not pathlib.Path(sysconfig.get_paths()["include"], "Python.h").is_file())
 PY
-    ;;
-gpu) ;;
-*) fail "BACKEND is '$backend', but must be cpu or gpu" ;;
-esac
 
 say "virtual environment in $venv ($("$python" -V), vLLM for $backend)"
 "$python" -m venv "$venv"

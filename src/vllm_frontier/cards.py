@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+
 from vllm_frontier import telemetry
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.spec import SweepSpec
+
+
+def visible_cards() -> telemetry.Probe:
+    """The cards of this machine, less those that `CUDA_VISIBLE_DEVICES` hides from this process.
+
+    Numbers count in PCI order, as NVML and `nvidia-smi` do.
+    """
+    probe = telemetry.probe()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not probe.cards:
+        return probe
+    words = [word.strip() for word in visible.split(",") if word.strip()]
+    cards = tuple(
+        card
+        for card in probe.cards
+        if any(word == str(card.index) or card.uuid.startswith(word) for word in words)
+    )
+    problem = probe.problem
+    if not cards:
+        problem = f"CUDA_VISIBLE_DEVICES={visible} hides every card"
+    return dataclasses.replace(probe, cards=cards, problem=problem)
 
 
 def first_card() -> tuple[str, float, tuple[str, ...]]:
@@ -13,7 +37,7 @@ def first_card() -> tuple[str, float, tuple[str, ...]]:
     Raises:
         ConfigError: there is no card, or the driver does not answer.
     """
-    probe = telemetry.probe()
+    probe = visible_cards()
     if not probe.cards:
         raise ConfigError(
             f"card=auto finds no card here ({probe.problem}): name one, such as card=rtx5090, "
@@ -40,7 +64,7 @@ def own_cards(spec: SweepSpec) -> tuple[str, ...]:
     """
     if spec.card.kind != "nvidia" or spec.schedule.address is not None:
         return ()
-    probe = telemetry.probe()
+    probe = visible_cards()
     if probe.problem is not None and not probe.cards:
         raise ConfigError(
             f"this sweep needs {spec.card.name}, but {probe.problem}; "

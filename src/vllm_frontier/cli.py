@@ -6,16 +6,19 @@ Heavy rooms (Hydra, Ray, polars) are imported inside the commands that need them
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from vllm_frontier import __version__
-from vllm_frontier.errors import FrontierError, Interrupted
+from vllm_frontier.errors import ConfigError, FrontierError, Interrupted
 
 if TYPE_CHECKING:
     from vllm_frontier.config import Composed
@@ -23,8 +26,7 @@ if TYPE_CHECKING:
 EXIT_DONE, EXIT_USAGE, EXIT_SOME_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
 PROGRAM = "vllm-frontier"
 
-_sweep = click.argument("sweep")
-_overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+_words = click.argument("words", nargs=-1, metavar="SWEEP [KEY=VALUE]...")
 _folder = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -40,39 +42,39 @@ def cli() -> None:
 
 
 @cli.command()
-@_sweep
-@_overrides
+@_words
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the results; default outputs/<name of the sweep>.",
 )
-def run(sweep: str, overrides: tuple[str, ...], out: Path | None) -> int:
+@_json
+def run(words: tuple[str, ...], out: Path | None, as_json: bool) -> int:
     """Launch a sweep; on the folder of the same sweep, go on with it."""
-    composed = _compose(sweep, overrides)
-    return _run(composed, out or Path("outputs") / composed.spec.name)
+    composed = _compose(words)
+    return _run(composed, out or Path("outputs") / composed.spec.name, as_json)
 
 
 @cli.command()
 @_folder
-def resume(folder: Path) -> int:
+@_json
+def resume(folder: Path, as_json: bool) -> int:
     """Go on where a sweep stopped."""
     from vllm_frontier.config import Composed, spec_from_document
     from vllm_frontier.store.sweep_store import SweepStore
 
     document = dict(SweepStore.open(folder).config)
-    return _run(Composed(spec_from_document(document), document), folder)
+    return _run(Composed(spec_from_document(document), document), folder, as_json)
 
 
 @cli.command()
-@_sweep
-@_overrides
+@_words
 @_json
-def plan(sweep: str, overrides: tuple[str, ...], as_json: bool) -> int:
+def plan(words: tuple[str, ...], as_json: bool) -> int:
     """Check a sweep and list its cells, in the order of their launch; launches nothing."""
     from vllm_frontier.report import planned
 
-    composed = _compose(sweep, overrides)
+    composed = _compose(words)
     if as_json:
         _print_json(planned.document(composed.spec))
     else:
@@ -137,18 +139,20 @@ def recommend(
 
 
 @cli.command()
-@click.argument("sweep", required=False)
-@_overrides
+@click.argument("words", nargs=-1, metavar="[SWEEP] [KEY=VALUE]...")
 @_json
-def doctor(sweep: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+def doctor(words: tuple[str, ...], as_json: bool) -> int:
     """Is this machine ready, for SWEEP or at all, and what is missing."""
     from vllm_frontier import doctor as examination
     from vllm_frontier.report import findings
 
-    spec = None
-    if sweep is not None:
-        spec = _compose(sweep, overrides).spec
-    found = examination.examine(spec, Path("outputs"))
+    spec, problem = None, None
+    if words:
+        try:
+            spec = _compose(words).spec
+        except ConfigError as error:
+            problem = str(error)
+    found = examination.examine(spec, Path("outputs"), problem)
     if as_json:
         _print_json(findings.document(found))
     else:
@@ -157,19 +161,25 @@ def doctor(sweep: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
     return EXIT_SOME_FAILED if missing else EXIT_DONE
 
 
-def _compose(sweep: str, overrides: Sequence[str]) -> Composed:
+def _compose(words: Sequence[str]) -> Composed:
+    """The sweep that the words name: one of them is SWEEP, the others are overrides."""
     from vllm_frontier.cards import first_card
     from vllm_frontier.config import compose_sweep
 
-    return compose_sweep(sweep, overrides, read_card=first_card)
+    names = [word for word in words if "=" not in word and not word.startswith("~")]
+    if not names:
+        raise click.UsageError("Missing argument 'SWEEP'.", click.get_current_context())
+    overrides = list(words)
+    overrides.remove(names[0])
+    return compose_sweep(names[0], overrides, read_card=first_card)
 
 
-def _run(composed: Composed, folder: Path) -> int:
+def _run(composed: Composed, folder: Path, as_json: bool) -> int:
     from vllm_frontier.report import advice, result
     from vllm_frontier.report.progress import ProgressDisplay
     from vllm_frontier.sweep import run_sweep
 
-    console = _console()
+    console = _console(to_stderr=as_json)
     display = ProgressDisplay(console)
     try:
         with display.shown():
@@ -178,19 +188,30 @@ def _run(composed: Composed, folder: Path) -> int:
         console.print(f"Interrupted. Go on with: {PROGRAM} resume {folder}", soft_wrap=True)
         return EXIT_INTERRUPTED
     found = result.load(folder)
-    result.show(found, console)
-    console.print("\nTo serve with these settings:\n")
-    advice.show(advice.choose(found, advice.Wanted()), console)
-    console.print(f"\nResults: {folder}", soft_wrap=True)
+    if as_json:
+        _print_json(result.document(found))
+    else:
+        result.show(found, console)
+        console.print("\nTo serve with these settings:\n")
+        advice.show(advice.choose(found, advice.Wanted()), console)
+        console.print(f"\nResults: {folder}", soft_wrap=True)
     if finished.left:
         console.print(f"{finished.left} cells were not reached within the budget of the search.")
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
 
 
-def _console() -> Any:
+def _console(*, to_stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            """A reader that has seen enough, such as `head`, is no error."""
+            self.quiet = True
+            # Else the interpreter would flush into the broken pipe once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(EXIT_DONE)
+
+    return Terminal(highlight=False, stderr=to_stderr)
 
 
 def _print_json(document: Any) -> None:
@@ -199,8 +220,14 @@ def _print_json(document: Any) -> None:
 
 def main() -> None:
     """Entry point: exit codes, and one line for whatever the user can put right."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows `?` for marks
     try:
         code = cli.main(standalone_mode=False)
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = EXIT_DONE
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else PROGRAM
         _complain(f"{error.format_message()} Try `{command} --help`.")

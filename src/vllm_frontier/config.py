@@ -78,12 +78,15 @@ def compose_sweep(
     if OmegaConf.is_missing(composed, "name"):
         composed.name = path.stem
     conf = _typed(composed)
+    _make_absolute(conf)
     _complete(conf, read_card)
-    return Composed(spec=_spec(conf), document=_document(conf))
+    spec = _spec(conf)
+    config_checks.check_window(conf)
+    return Composed(spec=spec, document=_document(conf))
 
 
 def spec_from_document(document: Mapping[str, Any]) -> SweepSpec:
-    """The sweep that `Composed.document` describes, validated again."""
+    """The sweep that `Composed.document` describes; its task files need not be there."""
     return _spec(_typed(OmegaConf.create(dict(document))))
 
 
@@ -212,6 +215,23 @@ def _typed(config: DictConfig) -> SweepConf:
     return typed
 
 
+def _make_absolute(conf: SweepConf) -> None:
+    """Local folders and files by their absolute paths: launches have another working folder."""
+    conf.model.id = _absolute(conf.model.id)
+    if conf.model.speculation.model is not None:
+        conf.model.speculation.model = _absolute(conf.model.speculation.model)
+    if conf.engine.card_file is not None:
+        conf.engine.card_file = _absolute(conf.engine.card_file)
+    conf.workload.tasks = [_absolute(task) for task in conf.workload.tasks]
+
+
+def _absolute(name: str) -> str:
+    """The absolute path of something that is here, else the name as it is (a hub id, say)."""
+    path = Path(name).expanduser()
+    is_path = path.is_dir() or (path.is_file() and path.suffix in (".yaml", ".yml"))
+    return str(path.absolute()) if is_path else name
+
+
 def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
     """Fill in what only the card knows."""
     if conf.engine.kind == "simulated":
@@ -239,7 +259,6 @@ def _spec(conf: SweepConf) -> SweepSpec:
     config_checks.check_choices(conf)
     config_checks.check_numbers(conf)
     grid = config_checks.check_grid(conf)
-    config_checks.check_window(conf)
     speculation = SpeculationSpec(**vars(conf.model.speculation))
     model = {**vars(conf.model), "speculation": speculation}
     card = {**vars(conf.card), "uuids": tuple(conf.card.uuids)}

@@ -12,7 +12,7 @@ from typing import Any
 from vllm_frontier.config_schema import SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
-from vllm_frontier.launch.environment import is_secret
+from vllm_frontier.launch.environment import is_secret, mask_secrets
 from vllm_frontier.measure.task import needs_tokens
 
 CARD_KINDS = ("nvidia", "cpu", "simulated")
@@ -127,6 +127,13 @@ def check_choices(conf: SweepConf) -> None:
             _refuse_secret(f"{section}.{name}", name)
     for name in conf.engine.env:
         _refuse_secret(f"engine.env.{name}", name)
+    if conf.engine.command is not None:
+        words = conf.engine.command.split()
+        if mask_secrets(words) != words:
+            raise ConfigError(
+                "engine.command holds a secret that would be written to disk with the results: "
+                "set it as a variable of your shell, and pass it on by name (docker: -e HF_TOKEN)"
+            )
 
 
 def check_window(conf: SweepConf) -> None:

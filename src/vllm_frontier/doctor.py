@@ -47,12 +47,13 @@ class Finding:
     advice: str = ""
 
 
-def examine(spec: SweepSpec | None, out: Path) -> list[Finding]:
+def examine(spec: SweepSpec | None, out: Path, problem: str | None = None) -> list[Finding]:
     """Look at this machine, for a sweep if one is given.
 
     Args:
         spec: the sweep it should be ready for; None for a look at the machine alone.
         out: where results will be written.
+        problem: why the sweep that was asked for could not be read.
     """
     findings = [_interpreter(), *_packages(), _platform()]
     probe = telemetry.probe()
@@ -61,6 +62,8 @@ def examine(spec: SweepSpec | None, out: Path) -> list[Finding]:
         findings.extend([_engine(spec), _model(spec)])
         findings.extend(_memory(spec))
         findings.extend(_compiler(spec))
+    if problem is not None:
+        findings.append(Finding("sweep", Verdict.MISSING, problem, "put this right first"))
     findings.extend([_disk(out), _shared_memory(), _port()])
     return findings
 
@@ -188,14 +191,17 @@ def _memory(spec: SweepSpec) -> Iterator[Finding]:
 
 
 def _compiler(spec: SweepSpec) -> Iterator[Finding]:
-    if spec.engine.kind != "vllm-cpu" or True not in spec.grid.graphs:
+    if spec.engine.kind == "simulated" or True not in spec.grid.graphs:
         return
-    compiler = shutil.which("g++") or shutil.which("clang++")
+    names = ("g++", "clang++") if spec.engine.kind == "vllm-cpu" else ("gcc", "clang")
+    compiler = next((found for name in names if (found := shutil.which(name))), None)
     yield Finding(
         "compiler",
         Verdict.OK if compiler else Verdict.MISSING,
-        compiler or "no C++ compiler",
-        "" if compiler else "graphs on a CPU means compiled: apt-get install g++ python3-dev",
+        compiler or f"no {names[0]}",
+        ""
+        if compiler
+        else "vLLM compiles parts of a model when it starts: apt-get install g++ python3-dev",
     )
 
 

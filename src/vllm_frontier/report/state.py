@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.console import Console
 
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.outcome import Status
+from vllm_frontier.search import create_search
+from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import RecordedOutcome
 from vllm_frontier.store.sweep_store import SweepStore
 
@@ -21,9 +24,11 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     `planned`, `done`, `cells` (how many have each status) and `running` (cells that are being
     tried, with the attempt's number).
     """
-    cells = spec_from_document(store.config).grid.cells()
+    spec = spec_from_document(store.config)
+    cells = spec.grid.cells()
     latest: dict[Any, RecordedOutcome] = {}
-    for record in store.outcomes():
+    records = store.outcomes()
+    for record in records:
         known = latest.get(record.cell)
         if known is None or not known.status.is_final or record.status.is_final:
             latest[record.cell] = record
@@ -32,7 +37,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     open_attempts = [each for each in planned if each.status is Status.INTERRUPTED]
     settled = [each for each in planned if not (writer and each in open_attempts)]
     done = sum(record.status.is_final for record in planned)
-    state = "running" if writer else "finished" if done == len(cells) else "interrupted"
+    state = "running" if writer else "interrupted" if _goes_on(spec, records) else "finished"
     return {
         "sweep": store.config["name"],
         "folder": str(folder),
@@ -46,6 +51,14 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
             for record in (open_attempts if writer else [])
         ],
     }
+
+
+def _goes_on(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> bool:
+    """Whether `resume` would launch anything."""
+    search = create_search(spec.grid.cells(), spec.search, spec.schedule)
+    for record in records:
+        search.tell(record.cell, record.status)
+    return search.ask() is not None
 
 
 def show(found: dict[str, Any], console: Console) -> None:

@@ -119,6 +119,11 @@ def read_attempt(paths: AttemptPaths) -> RecordedOutcome | None:
     return _recorded(document, {})
 
 
+def read_launch(paths: AttemptPaths) -> Mapping[str, Any]:
+    """What `attempt.json` says of the launch; empty when there is none."""
+    return _load(paths.attempt_json) or {}
+
+
 def damage(paths: AttemptPaths) -> str | None:
     """What of a finished attempt's tables is not as its outcome says, by their content."""
     document = _load(paths.outcome_json) or {}

@@ -169,6 +169,15 @@ class SweepStore:
         with _told(self.paths.root):
             records.write_outcome(attempt, trial, runs)
 
+    def write_log(self, attempt: AttemptPaths, log: bytes) -> None:
+        """Write the log of a server that ran on another node.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        with _told(self.paths.root):
+            atomic.write_bytes(attempt.server_log, log)
+
     def outcomes(self) -> list[RecordedOutcome]:
         """Every attempt that was launched, by cell and number.
 
