@@ -76,3 +76,20 @@ def test_a_card_that_is_not_there_is_one_line(driver: dict[str, str], tmp_path: 
     assert "card=auto" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "s").exists()
+
+
+def test_cards_that_are_hidden_are_left_alone(driver: dict[str, str], tmp_path: Path) -> None:
+    code = "from vllm_frontier.cards import first_card; print(first_card()[2])"
+
+    def uuids(visible: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code], env=driver | {"CUDA_VISIBLE_DEVICES": visible},
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        ).stdout.strip()  # fmt: skip
+
+    by_index = {index: uuids(index) for index in ("0", "1")}
+    assert by_index["0"] != by_index["1"]
+    assert all(told.count("GPU-") == 1 for told in by_index.values())
+    assert uuids("0,1").count("GPU-") == 2
+    one = by_index["1"].strip("(),'")
+    assert uuids(one) == by_index["1"]

@@ -115,7 +115,8 @@ def test_the_terminal_says_what_fits_and_what_to_run(finished: Path) -> None:
     assert "[8/8" in text
     assert "vllm serve" in text
     assert "(simulated)" in text
-    assert max(len(line) for line in text.splitlines() if "serve" not in line) < 200
+    tables = text.split("Frontier (simulated)")[1].split("To serve")[0]
+    assert max(len(line) for line in tables.splitlines()) <= 80
 
 
 def test_show_status_and_recommend_print_one_document(finished: Path) -> None:
@@ -208,3 +209,6 @@ def test_a_cell_that_fails_is_tried_again_and_the_exit_code_says_so(tmp_path: Pa
         (True, 1, "failed"),
         (True, 2, "measured"),
     ]
+    # Nothing is left to try, so the sweep is finished, not interrupted.
+    state = json.loads(call("status", "s", "--json", cwd=tmp_path).stdout)
+    assert (state["state"], state["done"], state["planned"]) == ("finished", 1, 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vllm_frontier.config import compose_sweep, ready_sweeps, spec_from_document
+from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
 
@@ -60,6 +61,8 @@ MISTAKES = [
                                          "mtp, ngram, eagle3, draft_model"),
     (["engine.env.HF_TOKEN=abc"], "engine.env.HF_TOKEN would be written to disk"),
     (["engine.args.hf_token=abc"], "engine.args.hf_token would be written to disk"),
+    (["engine.command='docker run -e HF_TOKEN=abc {args}'"], "engine.command holds a secret"),
+    (["engine.command='docker run -eHF_TOKEN=abc {args}'"], "engine.command holds a secret"),
     (["repeats"], "cannot read 'repeats': overrides are written KEY=VALUE"),
     (["grid.depth=[1"], "cannot read the override 'grid.depth=[1'"),
     (["workload={repeats: 1}"],
@@ -178,6 +181,33 @@ def test_a_new_model_is_a_new_file_beside_the_sweep(own: Write) -> None:
     assert (spec.name, spec.model.id, spec.model.quantization) == ("evening", "me/mine", "awq")
     assert spec.grid.depth == (0, 4)
     assert {dict(cell.extra)["kv_cache_dtype"] for cell in spec.grid.cells()} == {"auto", "fp8"}
+
+
+def test_the_documented_container_call_reaches_the_launch(own: Write) -> None:
+    page = Path(__file__).parents[2] / "docs/configuration.md"
+    example = page.read_text().split("```yaml\nengine:\n", 1)[1].split("```", 1)[0]
+    sweep = own(
+        "box.yaml",
+        "defaults: [base, override model: qwen3-14b-awq, override card: rtx4090, "
+        f"override grid: 24gb, _self_]\nengine:\n{example}",
+    )
+    spec = compose_sweep(sweep).spec
+    plan = create_engine(spec).plan_launch(
+        Cell(0, 16384, False, 0.9), port=8011, served_name="one", cards=("GPU-a", "GPU-b")
+    )
+    assert plan.argv[:3] == ("docker", "run", "--rm")
+    assert '"device=GPU-a,GPU-b"' in plan.argv
+    words = " ".join(plan.argv)
+    assert "--model Qwen/Qwen3-14B-AWQ --host 127.0.0.1 --port 8011" in words
+    assert "--served-model-name one" in words
+    assert "--max-model-len 16384" in words
+
+
+def test_local_folders_become_absolute(own: Write) -> None:
+    own("models/mine/config.json", "{}")
+    spec = compose_sweep("demo-cpu", ["model.id=./models/mine"]).spec
+    assert spec.model.id == str(Path.cwd() / "models/mine")
+    assert compose_sweep("demo-cpu", ["model.id=hub/name"]).spec.model.id == "hub/name"
 
 
 @pytest.mark.parametrize(
