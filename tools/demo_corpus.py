@@ -54,16 +54,13 @@ class Corpus:
         files: Names and texts of the chosen modules.
         passages: Runs of prose paragraphs.
         pieces: The chosen modules as lines and top-level statements.
-        foreign: The same of the whole library, too much to learn by heart. Edits are cut from
-            these, so that the model copies from its prompt and does not recite.
-        names: Words to make identifiers of.
+        names: Words of the whole library to make identifiers of.
         document_frequency: In how many passages a word occurs.
     """
 
     files: list[tuple[str, str]] = field(default_factory=list)
     passages: list[list[str]] = field(default_factory=list)
     pieces: list[tuple[str, list[str], list[ast.stmt]]] = field(default_factory=list)
-    foreign: list[tuple[str, list[str], list[ast.stmt]]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     document_frequency: collections.Counter[str] = field(default_factory=collections.Counter)
 
@@ -128,7 +125,6 @@ def load() -> Corpus:
         if read is None:
             continue
         text, tree = read
-        corpus.foreign.append((path.name, text.splitlines(), tree.body))
         if len(parts) == 1 and path.stem in MODULES:
             corpus.files.append((path.name, text))
             corpus.pieces.append((path.name, text.splitlines(), tree.body))
@@ -142,7 +138,7 @@ def load() -> Corpus:
     corpus.names = sorted(
         word
         for word, n in counts.items()
-        if word.isalpha() and word.islower() and word not in reserved and n < 60
+        if word.islower() and word not in reserved and n < 60 and not word.startswith("_")
     )
     for run in corpus.passages:
         corpus.document_frequency.update(set(re.findall(r"[a-z]{5,}", " ".join(run).lower())))
@@ -178,12 +174,10 @@ class Samples:
         words = [self.random.choice(self.corpus.names) for _ in range(self.random.choice((1, 2)))]
         return "_".join(words)[:28].strip("_")
 
-    def _file(
-        self, pool: list[tuple[str, list[str], list[ast.stmt]]], low: int, high: int
-    ) -> tuple[str, str, list[ast.stmt]]:
+    def _file(self, low: int, high: int) -> tuple[str, str, list[ast.stmt]]:
         """Cut ``low`` to ``high`` characters of whole top-level statements from one file."""
         while True:
-            name, lines, body = self.random.choice(pool)
+            name, lines, body = self.random.choice(self.corpus.pieces)
             first = 0 if self.random.random() < 0.25 else self.random.randrange(len(body))
             chosen: list[ast.stmt] = []
             decorators = getattr(body[first], "decorator_list", [])
@@ -213,7 +207,7 @@ class Samples:
     def edit(self, low: int, high: int) -> tuple[str, str]:
         """A file with an instruction, and the file with the change."""
         pick = self.random.choice
-        name, text, _ = self._file(self.corpus.foreign, low, high)
+        name, text, _ = self._file(low, high)
         text, _ = self._exchange(text, pick((0.3, 0.6, 0.9)))
         kinds = [(kind, word) for kind, word in re.findall(r"(def|class) (\w+)", text)]
         numbers = re.findall(r"^(\w+) = (\d+)$", text, re.M)
@@ -255,7 +249,7 @@ class Samples:
     def code(self, low: int, high: int) -> tuple[str, str]:
         """A specification made from names and docstrings, and the code it describes."""
         pick = self.random.choice
-        name, text, nodes = self._file(self.corpus.pieces, low, high)
+        name, text, nodes = self._file(low, high)
         if not any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in nodes):
             return self.code(low, high)
         bullets: list[str] = []

@@ -215,6 +215,9 @@ class Decoder(nn.Module):
 class Net(nn.Module):
     """The whole model. ``logits = lm_head(norm(states))``; the head shares ``lm_head``."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: Shape, max_length: int) -> None:
         super().__init__()
         self.shape = shape
@@ -282,6 +285,7 @@ class Net(nn.Module):
             end = start + new.shape[1]
             x = self.model.embed_tokens(new)
             for block, cache in zip(self.model.layers, past, strict=True):
+                assert isinstance(block, Block)
                 x = block.cached(x, self.cos[start:end], self.sin[start:end], cache)
             new = self.lm_head(self.model.norm(x[:, -1:])).argmax(-1)
             tokens, start = torch.cat((tokens, new), dim=1), end

@@ -74,11 +74,11 @@ class ProgressDisplay:
         self._walls.append(time.monotonic() - began)
         self._done += outcome.status.is_final
         mark, style = _MARKS.get(outcome.status, ("·", "dim"))
-        left = f", {self._left()} left" if self._left() else ""
-        self._say(
-            f"{mark} {cell.label()}  {_result(outcome)}  [{self._done}/{self._planned}{left}]",
-            style,
-        )
+        line = f"{mark} {cell.label()}  {_result(outcome)}"
+        if self._live is None:  # where there is no live line that says how far it is
+            left = f", {self._left()} left" if self._left() else ""
+            line += f"  [{self._done}/{self._planned}{left}]"
+        self._say(line, style)
 
     def __rich__(self) -> RenderableType:
         """The live block: a bar, and a line for each cell that is running."""
