@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
 
+from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.grid import digest
 from vllm_frontier.measure.task import load_task
 from vllm_frontier.spec import ModelSpec, SweepIdentity, SweepSpec, WorkloadSpec
@@ -26,7 +28,7 @@ def identify(spec: SweepSpec, engine_version: str) -> SweepIdentity:
                 "engine": dict(spec.engine.args),
                 "env": dict(spec.engine.env),
                 "command": spec.engine.command,
-                "card_file": spec.engine.card_file,
+                "described_card": _described_card(spec),
                 "tensor_parallel": spec.engine.tensor_parallel,
                 "reserved_gib": spec.card.reserved_gib,
             },
@@ -71,6 +73,14 @@ def fingerprint(folder: Path) -> str:
             file.seek(max(0, size - _SAMPLE_BYTES))
             found.update(file.read(_SAMPLE_BYTES))
     return found.hexdigest()[:16]
+
+
+def _described_card(spec: SweepSpec) -> str | None:
+    """A digest of what decides results on a simulated card; faults and waiting times do not."""
+    if spec.engine.kind != "simulated":
+        return None
+    card = dataclasses.asdict(load_card(spec.engine.card_file))
+    return digest({name: value for name, value in card.items() if name not in ("faults", "time")})
 
 
 def _workload(workload: WorkloadSpec) -> str:
