@@ -2,6 +2,7 @@ import polars as pl
 import pytest
 
 from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.analyze.frontier import frontier
@@ -326,6 +327,31 @@ def test_acceptance_is_accepted_over_drafts_by_position() -> None:
     ]
 
 
+def test_speed_and_acceptance_by_depth_pool_windows_and_keep_graphs_apart() -> None:
+    def drafted(cell: str, speed: float, drafts: int, *accepted: int) -> dict:
+        row = decode(cell, "edit", speed)[0]
+        return {**row, "drafts": drafts, "accepted_per_position": list(accepted)}
+
+    table = trials(
+        {"cell_id": "base", "context": 1024},
+        {"cell_id": "short", "context": 1024, "depth": 2},
+        {"cell_id": "long", "context": 4096, "depth": 2},
+        {"cell_id": "graphs", "context": 4096, "depth": 2, "graphs": True},
+        {"cell_id": "refused", "context": 8192, "depth": 2, **REFUSED},
+    )
+    rows = runs(
+        *decode("base", "edit", 10.0, 12.0, 50.0),
+        drafted("short", 20.0, 100, 90, 50),
+        drafted("long", 30.0, 300, 210, 150),
+        drafted("graphs", 40.0, 100, 75, 50),
+        drafted("refused", 999.0, 100, 0, 0),
+    )
+    assert by_depth(table, rows).collect().rows() == [
+        ("{}", 0, "edit", 12.0, None, None),
+        ("{}", 2, "edit", 25.0, 40.0, [0.75, 0.5]),
+    ]
+
+
 # Summary
 
 
@@ -370,6 +396,7 @@ def test_tables_keep_their_columns_when_there_is_no_speed(table: pl.LazyFrame) -
     assert choices(found["frontier"]).collect().height == 0
     assert gains(table, runs()).collect().height == 0
     assert acceptance(runs()).collect().height == 0
+    assert by_depth(trials(), runs()).collect().height == 0
 
 
 def test_one_measured_cell_is_the_whole_frontier() -> None:

@@ -65,7 +65,7 @@ def sweep(engine: str = "vllm", extra: str = "{}") -> dict:
     trials[1] |= {"status": "failed", "failure_class": "port_in_use", "evidence": "EADDRINUSE"}
     table, measured = frame("trials", trials).lazy(), frame("runs", runs).lazy()
     derived = derived_tables(table, measured)
-    return show_document("demo", table, derived["frontier"], derived["boundaries"])
+    return show_document("demo", table, measured, derived["frontier"], derived["boundaries"])
 
 
 def printed(document: dict, width: int = 80) -> str:
@@ -86,6 +86,16 @@ def test_the_document_is_json_with_axes_as_keys() -> None:
     assert (row["max_context_works"], row["min_context_fails"]) == (65_536, 131_072)
     assert document["simulated"] is False
     assert len(document["grid"]) == 40
+
+
+def test_speeds_are_told_by_depth_and_task() -> None:
+    document = sweep()
+    rows = {(each["depth"], each["task"]): each for each in document["speeds"]}
+    assert rows[3, "edit"]["graphs"] == 125.0
+    assert rows[0, "edit"]["acceptance"] is None
+    text = printed(document)
+    assert "How fast" in text
+    assert "125.0" in text
 
 
 def test_show_fits_eighty_columns_and_has_no_codes_without_a_terminal() -> None:
@@ -116,7 +126,7 @@ def test_a_terminal_that_only_knows_ascii_gets_ascii() -> None:
 def test_an_empty_sweep_prints() -> None:
     table, measured = frame("trials").lazy(), frame("runs").lazy()
     derived = derived_tables(table, measured)
-    document = show_document("demo", table, derived["frontier"], derived["boundaries"])
+    document = show_document("demo", table, measured, derived["frontier"], derived["boundaries"])
     assert printed(document) == "demo: 0 cells\n\nNo cell has a measured speed yet.\n"
 
 

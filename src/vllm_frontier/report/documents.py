@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.latest import AXES, counted
 from vllm_frontier.analyze.summary import failures, status_counts
@@ -23,6 +24,7 @@ SIMULATED = "simulated"
 def show_document(
     sweep: str,
     trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
     frontier: pl.LazyFrame,
     boundaries: pl.LazyFrame,
 ) -> dict[str, Any]:
@@ -31,12 +33,14 @@ def show_document(
     Args:
         sweep: the sweep's name.
         trials: the table `trials`.
+        runs: the table `runs`.
         frontier: the table `frontier`.
         boundaries: the table `boundaries`.
 
     Returns:
         JSON values. `sweep`; `simulated` (whether nothing here was measured on a card);
-        `cells` (how many have each status); `frontier`, `boundaries`, `choices` and `failures`
+        `cells` (how many have each status); `frontier`, `boundaries`, `choices`, `speeds`
+        (by depth and task, with acceptance by position) and `failures`
         (rows as objects, further axes as keys beside the built-in ones); `grid` (what is known
         of every cell).
     """
@@ -50,6 +54,7 @@ def show_document(
         "frontier": objects(frontier),
         "boundaries": objects(boundaries),
         "choices": objects(choices(frontier)),
+        "speeds": objects(by_depth(table.lazy(), runs)),
         "failures": objects(failures(table.lazy())),
         "grid": objects(known.lazy()),
     }

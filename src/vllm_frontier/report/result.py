@@ -52,7 +52,11 @@ def load(folder: Path) -> Result:
 def document(result: Result) -> dict[str, Any]:
     """What `show --json` prints."""
     return documents.show_document(
-        result.name, result.trials.lazy(), result.frontier.lazy(), result.boundaries.lazy()
+        result.name,
+        result.trials.lazy(),
+        result.runs.lazy(),
+        result.frontier.lazy(),
+        result.boundaries.lazy(),
     )
 
 

@@ -41,6 +41,8 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
         parts.append(Text("No cell has a measured speed yet."))
     if document["boundaries"]:
         parts.append(boundaries_table(document["boundaries"], simulated))
+    if document["speeds"]:
+        parts.append(speeds_table(document["speeds"], simulated))
     if document["failures"]:
         parts.append(failures_table(document["failures"], simulated))
     if document["grid"]:
@@ -107,6 +109,26 @@ def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False)
             row["failure_class"] or "",
             str(row["cells"]),
             _doubt(row),
+        )
+    return table
+
+
+def speeds_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -> RenderableType:
+    """How fast each depth is on each task, and how often its drafts are accepted."""
+    extra = _extra_axes(rows)
+    table = _table(title("How fast, tokens/s", simulated))
+    _columns(table, ("depth",))
+    _columns(table, ("task",), "left")
+    _columns(table, (*extra, "eager", "graphs"))
+    _columns(table, ("accepted at each position",), "left")
+    for row in rows:
+        table.add_row(
+            str(row["depth"]),
+            row["task"],
+            *(str(row.get(name, _NONE)) for name in extra),
+            number(row["eager"], 1),
+            number(row["graphs"], 1),
+            " ".join(f"{share:.2f}" for share in row["acceptance"] or ()),
         )
     return table
 
