@@ -108,9 +108,12 @@ class ProgressDisplay:
 def _result(outcome: Outcome) -> str:
     if outcome.failure is not None:
         return f"{outcome.status.value}: {outcome.failure.failure_class.value}"
-    speeds = [
-        run.decode_tok_s
-        for run in outcome.runs
-        if run.kind == "decode" and run.decode_tok_s is not None
-    ]
-    return f"{statistics.median(speeds):.1f} tok/s" if speeds else outcome.status.value
+    speeds: dict[str, list[float]] = {}
+    for run in outcome.runs:
+        if run.kind == "decode" and run.decode_tok_s is not None:
+            speeds.setdefault(run.task, []).append(run.decode_tok_s)
+    if not speeds:
+        return outcome.status.value
+    # As in the tables: the median over tasks of their medians over repeats.
+    medians = [statistics.median(each) for each in speeds.values()]
+    return f"{statistics.median(medians):.1f} tok/s"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from vllm_frontier.report.grid_map import grid_map
 
-EVIDENCE_WIDTH = 260  # characters
+EVIDENCE_WIDTH = 300  # characters
 _NONE = "-"
 _DIM = "dim"
 
