@@ -216,6 +216,11 @@ class Supervisor:
     def _watch_signals(self) -> int:
         # Whatever the parent blocked or ignored must not reach the server.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in signal.valid_signals():
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        # What Python itself ignores: a parent that is gone must not end this process.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         readable, writable = os.pipe()
         os.set_blocking(readable, False)
         os.set_blocking(writable, False)
