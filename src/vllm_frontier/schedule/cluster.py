@@ -1,0 +1,97 @@
+"""The Ray cluster that attempts run on: one of our own, or one that is there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from vllm_frontier.errors import EngineError
+from vllm_frontier.schedule.plan import Plan
+from vllm_frontier.spec import SweepSpec
+
+# What stands for a card on a node without GPUs; a cluster's CPU nodes declare it themselves:
+# ray start --resources='{"frontier_card": 1}'
+CPU_CARD = "frontier_card"
+LONGEST_TMP = 16  # characters; a socket's path has at most 107
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for Ray's own files; the paths of its sockets must stay short."""
+    parent = tempfile.gettempdir()
+    if len(parent) > LONGEST_TMP and os.access("/tmp", os.W_OK | os.X_OK):
+        parent = "/tmp"
+    return tempfile.TemporaryDirectory(prefix="vf-ray-", dir=parent)
+
+
+def start_ray(plan: Plan, scratch: Path) -> None:
+    """Connect to the cluster that the sweep names, or start one on this machine.
+
+    Raises:
+        EngineError: it does not answer, does not start, or has no card for this sweep.
+    """
+    address = plan.spec.schedule.address
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is not None:
+        try:
+            ray.init(address=address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise EngineError(f"no Ray cluster answers at {address}: {reason}") from None
+        _check_cluster(plan)
+        return
+    if plan.cards:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.cards)
+    try:
+        _start_own_cluster(plan, scratch, quiet)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise EngineError(f"Ray does not start on this machine: {reason}") from None
+
+
+def _start_own_cluster(plan: Plan, scratch: Path, quiet: dict[str, Any]) -> None:
+    ray.init(
+        address="local",  # whatever RAY_ADDRESS says
+        num_cpus=max(2, len(plan.cards) + 1),
+        num_gpus=len(plan.cards),
+        resources={CPU_CARD: 1},
+        include_dashboard=False,
+        object_store_memory=100 * 1024 * 1024,
+        _temp_dir=str(scratch / "r"),
+        _node_ip_address="127.0.0.1",
+        **quiet,
+    )
+
+
+def _check_cluster(plan: Plan) -> None:
+    wanted = resources(plan.spec)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(_fits(wanted, have) for have in nodes):
+        ray.shutdown()
+        raise EngineError(
+            "the Ray cluster has no node for this sweep: one node must have "
+            + ", ".join(f"{name}: {amount:g}" for name, amount in wanted.items())
+        )
+
+
+def _fits(wanted: Mapping[str, float], have: Mapping[str, float]) -> bool:
+    return all(have.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def resources(spec: SweepSpec) -> dict[str, float]:
+    """What one attempt takes of a node."""
+    if spec.card.kind == "nvidia":
+        return {"GPU": float(spec.engine.tensor_parallel)}
+    return {CPU_CARD: 1.0}
+
+
+def slots(spec: SweepSpec) -> int:
+    """How many attempts fit the cluster at once."""
+    wanted = resources(spec).items()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    slots = sum(min(int(have.get(name, 0) // need) for name, need in wanted) for have in nodes)
+    return max(1, slots)
