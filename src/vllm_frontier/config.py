@@ -368,6 +368,10 @@ def _readable(error: Exception) -> ConfigError:
     if match:
         options = ", ".join(line.strip() for line in text.splitlines()[2:])
         return ConfigError(f"no {match.group(1)} is chosen: add {match.group(1)}=NAME ({options})")
+    if "grid.exclude" in text:
+        return ConfigError(
+            "grid.exclude must be a list of rules, such as grid.exclude=[{depth: 3, graphs: true}]"
+        )
     return ConfigError(text.splitlines()[0])
 
 

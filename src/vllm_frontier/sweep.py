@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 class Display(Protocol):
     """Who shows a person how the sweep goes."""
 
-    def began(self, *, planned: int, done: int, resumed: bool, folder: Path) -> None:
-        """The sweep starts; `done` of the `planned` cells have their outcome already."""
+    def began(self, *, planned: int, done: int, resumed: bool, outside: int, folder: Path) -> None:
+        """The sweep starts; `done` of the `planned` cells have their outcome already.
+
+        `outside` cells are in the folder, but not in the grid: it was another one before.
+        """
         ...
 
     def attempt_began(self, cell: Cell, number: int) -> None:
@@ -100,7 +103,13 @@ def run_sweep(
     with store:
         driver = _Driver(spec, identity, version, store, display)
         driver.tell_earlier(search)
-        display.began(planned=len(cells), done=driver.done(cells), resumed=resumed, folder=folder)
+        display.began(
+            planned=len(cells),
+            done=driver.done(cells),
+            resumed=resumed,
+            outside=driver.outside(cells),
+            folder=folder,
+        )
         try:
             if not search.finished:
                 _schedule(search, spec, identity, cards, driver)
@@ -189,6 +198,10 @@ class _Driver:
     def done(self, cells: tuple[Cell, ...]) -> int:
         """How many of the cells need no further launch."""
         return sum(self._statuses[cell].is_final for cell in cells if cell in self._statuses)
+
+    def outside(self, cells: tuple[Cell, ...]) -> int:
+        """How many cells of earlier runs the grid no longer has."""
+        return len(self._statuses.keys() - set(cells))
 
     def settled(self, cells: tuple[Cell, ...]) -> dict[Cell, Status]:
         """The status of every cell that has one."""

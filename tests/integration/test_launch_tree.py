@@ -47,10 +47,10 @@ launch = Launch.prepare([sys.executable, "-c", server, str(folder / "book")],
                         env=dict(os.environ), log=folder / "server.log", cwd=folder)
 assert launch.begin()
 if forks and os.fork() == 0:  # holds a copy of the control pipe
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # at once: another process writes here, too
     time.sleep(600)
 for process in (launch.supervisor, launch.server):
-    print(process.pid, process.start_time, flush=True)
+    os.write(1, f"{process.pid} {process.start_time}\\n".encode())
 time.sleep(600)
 """
 

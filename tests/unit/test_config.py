@@ -63,6 +63,7 @@ MISTAKES = [
     (["engine.args.hf_token=abc"], "engine.args.hf_token would be written to disk"),
     (["engine.command='docker run -e HF_TOKEN=abc {args}'"], "engine.command holds a secret"),
     (["engine.command='docker run -eHF_TOKEN=abc {args}'"], "engine.command holds a secret"),
+    (["grid.exclude=[3]"], "grid.exclude must be a list of rules, such as grid.exclude=[{"),
     (["repeats"], "cannot read 'repeats': overrides are written KEY=VALUE"),
     (["grid.depth=[1"], "cannot read the override 'grid.depth=[1'"),
     (["workload={repeats: 1}"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,8 @@ def choose(result: Result, wanted: Wanted) -> Advice:
         ConfigError: the sweep has no such task.
     """
     _check_task(result, wanted.task)
+    if wanted.min_decode is not None and not math.isfinite(wanted.min_decode):
+        raise ConfigError(f"--min-decode is {wanted.min_decode}, but must be a number of tokens/s")
     leading = frontier(
         result.trials.lazy(),
         result.runs.lazy(),

@@ -48,12 +48,18 @@ class ProgressDisplay:
             self._live = live
             yield
 
-    def began(self, *, planned: int, done: int, resumed: bool, folder: Path) -> None:
+    def began(self, *, planned: int, done: int, resumed: bool, outside: int, folder: Path) -> None:
         """The sweep starts or goes on."""
         self._planned, self._done = planned, done
         word = "Resuming" if resumed else "Starting"
         known = f", {done} of them done already" if resumed else ""
         self._console.print(f"{word} {planned} cells{known}; results in {folder}", soft_wrap=True)
+        if outside:
+            self._console.print(
+                f"The grid was another one before: {outside} cells of it stay in the tables, and "
+                "`resume` goes on with the grid of now.",
+                soft_wrap=True,
+            )
 
     def attempt_began(self, cell: Cell, number: int) -> None:
         """A cell is being launched."""

@@ -8,6 +8,7 @@ import ray
 from ray import tune
 from ray.tune.search import ConcurrencyLimiter
 
+from vllm_frontier.errors import Interrupted
 from vllm_frontier.schedule import cluster
 from vllm_frontier.schedule.adapter import LastFault, SearchAdapter
 from vllm_frontier.schedule.plan import Listener, Plan
@@ -24,7 +25,10 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
         EngineError: the Ray cluster cannot be reached or has no card for this sweep.
     """
     with Signals() as signals, cluster.scratch_folder() as scratch:
-        cluster.start_ray(plan, Path(scratch))
+        try:
+            cluster.start_ray(plan, Path(scratch))
+        except SystemExit:  # the handler for SIGTERM that Ray puts in place while it starts
+            raise Interrupted("SIGTERM") from None
         try:
             signals.listen()  # Ray has put a handler of its own in place
             _tune(search, plan, listener, Path(scratch), signals)
