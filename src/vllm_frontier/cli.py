@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -135,6 +135,30 @@ def recommend(
         _print_json(advice.document(choices))
     else:
         advice.show(choices, _console())
+    return EXIT_DONE
+
+
+@cli.command()
+@click.argument("log", type=click.File("rb"), metavar="LOG")
+@click.option(
+    "--exit-code",
+    type=click.IntRange(-64, 255),
+    help="Of the server, when it has ended; -N or 128 + N for signal N.",
+)
+@_json
+def explain(log: BinaryIO, exit_code: int | None, as_json: bool) -> int:
+    """What one vLLM server log says: outcome, evidence, memory facts, what to change.
+
+    LOG is a file, or - for standard input.
+    """
+    from vllm_frontier.engine.reading import read_stream
+    from vllm_frontier.report import explanation
+
+    found = explanation.document(read_stream(log, exit_code))
+    if as_json:
+        _print_json(found)
+    else:
+        explanation.show(found, _console())
     return EXIT_DONE
 
 

@@ -42,12 +42,16 @@ class LogReading:
         started: whether the server came up.
         facts: memory facts, whether or not it came up.
         failure: why it did not (or no longer does) serve; None for a healthy log.
+        ready_line: the line that shows that it came up, with its number; None where it did not.
+        last_line: the last line that says something, while nothing is decided.
     """
 
     phase: Phase
     started: bool
     facts: StartupFacts
     failure: Failure | None
+    ready_line: tuple[int, str] | None = None
+    last_line: tuple[int, str] | None = None
 
 
 class Engine(Protocol):

@@ -7,8 +7,10 @@ ERROR, nor what a start got over. `verdict` chooses among what remains.
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from pathlib import Path
+from typing import BinaryIO
 
 from vllm_frontier.engine import failures
 from vllm_frontier.engine.facts import FactCollector
@@ -193,6 +195,7 @@ class LogReader:
         self._seen.phase = later(self._seen.phase, marker.phase)
         if marker.phase is Phase.READY:
             self._seen.started = True
+            self._seen.ready = line
             self._seen.candidates.clear()
             self._seen.fatal = self._seen.dead_child = None
         elif self._seen.candidates and self._seen.fatal is None:
@@ -233,11 +236,15 @@ class LogReader:
         """
         failure = judge(self._seen, exit_code, signal)
         port_taken = failure is not None and failure.failure_class is FailureClass.PORT_IN_USE
+        started = self._seen.started and not port_taken
+        open_end = failure is None and not started
         return LogReading(
             phase=self._seen.phase,
-            started=self._seen.started and not port_taken,
+            started=started,
             facts=self._facts.facts,
             failure=failure,
+            ready_line=_numbered(self._seen.ready) if started else None,
+            last_line=_numbered(self._seen.last) if open_end else None,
         )
 
     @property
@@ -246,11 +253,25 @@ class LogReader:
         return decided(self._seen)
 
 
+def _numbered(line: LogLine | None) -> tuple[int, str] | None:
+    return None if line is None else (line.number, line.text.strip())
+
+
 def read(path: Path, exit_code: int | None = None, signal: int | None = None) -> LogReading:
-    """Read a whole log.
+    """Read a whole log; one that does not exist reads like an empty one. See `read_stream`."""
+    if not path.exists():
+        return read_stream(io.BytesIO(), exit_code, signal)
+    with path.open("rb") as file:
+        return read_stream(file, exit_code, signal)
+
+
+def read_stream(
+    stream: BinaryIO, exit_code: int | None = None, signal: int | None = None
+) -> LogReading:
+    """Read a log to its end.
 
     Args:
-        path: the log; one that does not exist reads like an empty one.
+        stream: the log.
         exit_code: of the server, when it has ended; negative for a signal.
         signal: that ended the server, when one did.
 
@@ -259,10 +280,8 @@ def read(path: Path, exit_code: int | None = None, signal: int | None = None) ->
         nor an orderly end is one of a living server: no failure.
     """
     reader = LogReader()
-    if path.exists():
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                reader.feed(chunk)
+    while chunk := stream.read(CHUNK_BYTES):
+        reader.feed(chunk)
     reader.close()
     return reader.reading(exit_code, signal)
 

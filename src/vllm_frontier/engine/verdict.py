@@ -71,6 +71,7 @@ class Evidence:
         fatal: the first line that tells that the engine is beyond recovery.
         final: whether the last word of a failed start was said.
         dead_child: the line that tells of a worker ended by a signal.
+        ready: the line that shows that it came up.
         last: the last line with something to say.
         candidates: in the order of the log.
     """
@@ -81,6 +82,7 @@ class Evidence:
     fatal: LogLine | None = None
     final: bool = False
     dead_child: LogLine | None = None
+    ready: LogLine | None = None
     last: LogLine | None = None
     candidates: deque[Candidate] = field(default_factory=_candidates)
 
