@@ -94,6 +94,8 @@ def check_numbers(conf: SweepConf) -> None:
         "card.memory_gib": conf.card.memory_gib,
         "engine.ready_timeout_s": conf.engine.ready_timeout_s,
         "engine.stop_timeout_s": conf.engine.stop_timeout_s,
+        "workload.slowest_prefill_tok_s": conf.workload.slowest_prefill_tok_s,
+        "workload.slowest_decode_tok_s": conf.workload.slowest_decode_tok_s,
         "workload.request_timeout_s": conf.workload.request_timeout_s,
         "workload.fill_timeout_s": conf.workload.fill_timeout_s,
         "search.max_hours": conf.search.max_hours,

@@ -78,8 +78,10 @@ class WorkloadConf:
     temperature: float = 0.0
     thinking: bool = False
     prefill_tokens: int = 4096
-    request_timeout_s: float = 600.0
-    fill_timeout_s: float = 1800.0
+    slowest_prefill_tok_s: float = 50.0
+    slowest_decode_tok_s: float = 1.0
+    request_timeout_s: Optional[float] = None
+    fill_timeout_s: Optional[float] = None
 
 
 @dataclass

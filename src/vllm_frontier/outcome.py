@@ -84,6 +84,14 @@ class FailureClass(StrEnum):
         return Status.INVALID if self in _INVALID else Status.FAILED
 
 
+class SpecState(StrEnum):
+    """Whether the speculation of a measured cell really took place."""
+
+    WORKING = "working"
+    INEFFECTIVE = "ineffective"  # next to nothing is accepted: it costs time and yields nothing
+    SUSPECT = "suspect"  # everything is accepted, or the counters contradict each other
+
+
 _INFEASIBLE = frozenset(
     {
         FailureClass.KV_TOO_SMALL,
@@ -180,7 +188,7 @@ class Outcome:
 
     `phase` is the phase in which the attempt ended (`stop` when everything was done).
     `exit_code` and `signal` are those of the server when it ended by itself; both are None
-    when this attempt stopped it.
+    when this attempt stopped it. `log_tail` is kept where the reason is unknown.
     """
 
     status: Status
@@ -198,5 +206,7 @@ class Outcome:
     signal: int | None = None
     memory_used_peak_gib: float | None = None
     driver: str | None = None
+    spec_state: SpecState | None = None
+    log_tail: str | None = None
     started_at: float = 0.0
     ended_at: float = 0.0

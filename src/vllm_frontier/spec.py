@@ -84,7 +84,10 @@ class WorkloadSpec:
 
     `tasks` are names of bundled tasks or paths of task files; each is run `repeats` times
     after `warmups` requests that are not kept. `prefill_tokens` is the length of the uncached
-    prompt of a prefill run (cut to what the window allows).
+    prompt of a prefill run (cut to what the window allows). A request may take as long as its
+    tokens take at the slowest believable speeds, and a minute more, before it counts as one that
+    never ends; once a server has filled its window, a tenth of the speed it had there counts.
+    `request_timeout_s` and `fill_timeout_s` replace that (None: derived).
     """
 
     tasks: tuple[str, ...] = ("edit", "code", "prose")
@@ -94,8 +97,10 @@ class WorkloadSpec:
     temperature: float = 0.0
     thinking: bool = False
     prefill_tokens: int = 4096
-    request_timeout_s: float = 600.0
-    fill_timeout_s: float = 1800.0
+    slowest_prefill_tok_s: float = 50.0
+    slowest_decode_tok_s: float = 1.0
+    request_timeout_s: float | None = None
+    fill_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ INTERVAL_S = 0.5
 _CHANGE = 1 / 128
 _COST = 1 / 100
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_MEMINFO = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 _PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
 
 
@@ -151,6 +152,18 @@ def memory_used_gib(uuid: str) -> float | None:
     except pynvml.NVMLError:
         return None
     return None if memory is None else memory.used / GIB
+
+
+def host_memory_used_gib() -> float | None:
+    """Memory of this machine that cannot be had; None where the kernel does not tell."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    kib = {name: int(size) for name, size in _MEMINFO.findall(text)}
+    if "MemTotal" not in kib or "MemAvailable" not in kib:
+        return None
+    return (kib["MemTotal"] - kib["MemAvailable"]) / 1024**2
 
 
 def tree_memory_gib(pids: Iterable[int]) -> float:

@@ -137,13 +137,14 @@ static int processes(unsigned *count, process_t *list, const unsigned *pids, uns
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(card_t *card, unsigned *count, process_t *list) {
-    unsigned pids[] = {4001, (unsigned)getpid(), 4000};
+    /* Above the highest pid that Linux gives. */
+    unsigned pids[] = {5000001, (unsigned)getpid(), 5000000};
     (void)card;
     return processes(count, list, pids, 3);
 }
 
 int nvmlDeviceGetGraphicsRunningProcesses_v3(card_t *card, unsigned *count, process_t *list) {
-    unsigned pids[] = {4001};
+    unsigned pids[] = {5000001};
     (void)card;
     return processes(count, list, pids, 1);
 }

@@ -15,7 +15,7 @@ PACKAGE = Path(vllm_frontier.__file__).parent
 # A room may import itself and the rooms of the same or an earlier line.
 ORDER = (
     {"errors", "shipped", "outcome", "grid", "__init__"},
-    {"spec", "telemetry"},
+    {"spec", "telemetry", "contention"},
     {"launch", "measure", "engine", "search"},
     {"config_schema", "config_checks", "config", "identity", "cards", "doctor", "ray_settings"},
     {"trial"},

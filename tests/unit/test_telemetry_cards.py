@@ -60,7 +60,7 @@ def test_cards_are_told_in_the_order_of_the_bus(library: Path) -> None:
         "driver": "575.57.08",
         "compute_capability": "12.1",
         # Its own process is left out, and one that also draws is told once.
-        "processes": [{"pid": 4000, "used_gib": 3.0}, {"pid": 4001, "used_gib": 1.0}],
+        "processes": [{"pid": 5000000, "used_gib": 3.0}, {"pid": 5000001, "used_gib": 1.0}],
     }
     assert found["cards"][1]["index"] == 1
     assert ask(library, "print(json.dumps([card.name for card in cards()]))") == [
@@ -72,9 +72,9 @@ def test_cards_are_told_in_the_order_of_the_bus(library: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "used", "processes"),
     [
-        ({"memory": "v1"}, 0.75, [(4000, 3.0), (4001, 1.0)]),
-        ({"memory": "none"}, None, [(4000, 3.0), (4001, 1.0)]),
-        ({"processes": "hidden"}, 0.5, [(4000, None), (4001, None)]),
+        ({"memory": "v1"}, 0.75, [(5000000, 3.0), (5000001, 1.0)]),
+        ({"memory": "none"}, None, [(5000000, 3.0), (5000001, 1.0)]),
+        ({"processes": "hidden"}, 0.5, [(5000000, None), (5000001, None)]),
         ({"processes": "none"}, 0.5, None),
     ],
 )

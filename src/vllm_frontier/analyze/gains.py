@@ -6,12 +6,8 @@ import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL, counted, works
 from vllm_frontier.analyze.speed import cell_speeds
-
-DEAD_BELOW = 0.02
-"""Below this share of accepted first tokens speculation does not take place."""
-
-PINNED_FROM = 0.9995
-"""From this share on, at every position, acceptance is too good to be true."""
+from vllm_frontier.measure.speculation import DEAD_BELOW, PINNED_FROM
+from vllm_frontier.outcome import SpecState
 
 _PLACE = ("context", "utilization", "extra")
 
@@ -70,8 +66,7 @@ def acceptance(runs: pl.LazyFrame) -> pl.LazyFrame:
     Returns:
         One row per cell_id, attempt and task that drafted: `acceptance` (list; the share of
         drafts whose first n tokens were all accepted), `tokens_per_step` (1 and their sum),
-        `speculation`: `ok`, `dead` (next to nothing is accepted: speculation costs time and
-        yields nothing) or `pinned` (everything is: check that the outputs are sound).
+        `speculation`: a word of `SpecState` for this task alone.
     """
     drafting = runs.filter(
         pl.col("kind") == "decode",
@@ -98,9 +93,9 @@ def acceptance(runs: pl.LazyFrame) -> pl.LazyFrame:
         .with_columns(
             tokens_per_step=1 + share.list.sum(),
             speculation=pl.when(share.list.first() < DEAD_BELOW)
-            .then(pl.lit("dead"))
+            .then(pl.lit(SpecState.INEFFECTIVE.value))
             .when(share.list.min() >= PINNED_FROM)
-            .then(pl.lit("pinned"))
-            .otherwise(pl.lit("ok")),
+            .then(pl.lit(SpecState.SUSPECT.value))
+            .otherwise(pl.lit(SpecState.WORKING.value)),
         )
     )

@@ -8,8 +8,10 @@ then bytes that are no UTF-8. What is read here is bytes as they come, in consta
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 MAX_LINE_BYTES = 16 * 1024  # what is kept of one line; no figure of interest lies behind it
@@ -42,6 +44,22 @@ _PROGRESS_THEN_LINE = re.compile(
     rb"(?:\d+%\|[^\n]*?|(?:it|s|profile)/(?:s|it)\])(?=\([A-Za-z][\w.-]*(?: rank=\d+)? pid=\d"
     rb"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d|Traceback \(most|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,)"
 )
+
+
+TAIL_LINES = 200
+_TAIL_BYTES = 256 * 1024
+
+
+def last_lines(path: Path, count: int = TAIL_LINES) -> str:
+    """The last lines of a log, of whatever is in its last 256 KiB; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            data = file.read()
+    except OSError:
+        return ""
+    return "\n".join(data.decode("utf-8", "replace").splitlines()[-count:])
 
 
 class LogLine(NamedTuple):

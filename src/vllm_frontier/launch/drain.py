@@ -13,13 +13,6 @@ _SHORTEST_S = 0.001  # a rest too short to move a clock would be slept for ever
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
-    """What was on the card before a sweep began: memory in use, GiB, None if unknown."""
-
-    memory_used_gib: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class DrainResult:
     """Whether the card and the port are free again.
 

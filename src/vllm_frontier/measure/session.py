@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vllm_frontier.measure.client import FailureKind, Reply, RequestFailure, ServerClient
+from vllm_frontier.measure.pace import SLOWEST, Pace
 from vllm_frontier.measure.prompts import SEEDS, PromptSource, load_prompts
 from vllm_frontier.measure.runs import RunLabel, run_request
 from vllm_frontier.measure.task import Task, load_task
@@ -64,7 +66,7 @@ def planned_runs(workload: WorkloadSpec) -> int:
 
 
 def measure(
-    client: ServerClient, workload: WorkloadSpec, context: int
+    client: ServerClient, workload: WorkloadSpec, context: int, pace: Pace = SLOWEST
 ) -> Iterator[Run | RequestFailure]:
     """Measure prefill and every task, one request at a time.
 
@@ -77,6 +79,7 @@ def measure(
         client: of a server that is ready and idle.
         workload: what to measure; its tasks must exist.
         context: the window, tokens.
+        pace: how long a request may take.
 
     Raises:
         ConfigError: a task cannot be loaded.
@@ -89,48 +92,54 @@ def measure(
     for number in range(workload.warmups if tasks else 0):
         # A repeat that is not measured, so that nothing of it helps one that is.
         task = tasks[number % len(tasks)]
-        warm_up = _task_step(client, workload, task, workload.repeats + number).send()
+        warm_up = _task_step(client, workload, task, workload.repeats + number, pace).send()
         if isinstance(warm_up, RequestFailure):
             yield warm_up
             return
-    for step in _steps(client, workload, context, tasks, prompts):
+    length = max(1, min(workload.prefill_tokens, context // 2))
+    prefills = (
+        _prefill_step(client, prompts, length, repeat, pace) for repeat in range(workload.repeats)
+    )
+    answers = (
+        _task_step(client, workload, task, repeat, pace)
+        for repeat in range(workload.repeats)
+        for task in tasks
+    )
+    for step in itertools.chain(prefills, answers):
         result = run_request(client, step.label, step.send)
         yield result
         if isinstance(result, RequestFailure):
             return
 
 
-def _steps(
-    client: ServerClient,
-    workload: WorkloadSpec,
-    context: int,
-    tasks: list[Task],
-    prompts: PromptSource,
-) -> Iterator[_Step]:
-    length = max(1, min(workload.prefill_tokens, context // 2))
-    for repeat in range(workload.repeats):
-        yield _prefill_step(client, prompts, length, repeat)
-    for repeat in range(workload.repeats):
-        for task in tasks:
-            yield _task_step(client, workload, task, repeat)
-
-
-def _prefill_step(client: ServerClient, prompts: PromptSource, length: int, repeat: int) -> _Step:
+def _prefill_step(
+    client: ServerClient, prompts: PromptSource, length: int, repeat: int, pace: Pace
+) -> _Step:
     def send() -> Reply | RequestFailure:
         prompt = prompts.prompt(length, repeat)
-        return client.complete(prompt, max_tokens=1, cache_salt=f"prefill-{repeat}")
+        return client.complete(
+            prompt,
+            max_tokens=1,
+            cache_salt=f"prefill-{repeat}",
+            timeout_s=pace.limit_s(length, 1),
+        )
 
     return _Step(RunLabel("prefill", repeat, "prefill"), send)
 
 
-def _task_step(client: ServerClient, workload: WorkloadSpec, task: Task, repeat: int) -> _Step:
+def _task_step(
+    client: ServerClient, workload: WorkloadSpec, task: Task, repeat: int, pace: Pace
+) -> _Step:
     def send() -> Reply | RequestFailure:
+        prompt, max_tokens = task.prompt(repeat), workload.max_tokens or task.max_tokens
         return client.chat(
-            [{"role": "user", "content": task.prompt(repeat)}],
-            max_tokens=workload.max_tokens or task.max_tokens,
+            [{"role": "user", "content": prompt}],
+            max_tokens=max_tokens,
             temperature=workload.temperature,
             thinking=workload.thinking,
             cache_salt=f"{task.name}-{repeat}",
+            # No text has more tokens than characters, as far as a limit is concerned.
+            timeout_s=pace.limit_s(len(prompt), max_tokens),
         )
 
     label = RunLabel(task.name, repeat, "decode", workload.temperature, workload.thinking)

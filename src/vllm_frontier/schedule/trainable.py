@@ -12,6 +12,7 @@ import ray
 from ray import tune
 
 from vllm_frontier import telemetry
+from vllm_frontier.contention import MemoryState
 from vllm_frontier.errors import EngineError
 from vllm_frontier.schedule.plan import Record
 from vllm_frontier.spec import SweepSpec
@@ -29,7 +30,7 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
         self._steps: Steps | None = None
         self._last: Progress | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._baselines: dict[tuple[str, ...], float | None] = {}
+        self._baselines: dict[tuple[str, ...], MemoryState] = {}
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -64,7 +65,7 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
         record: Record = config["record"]
         self._scratch = None
         cards = _assigned_cards(request.spec)
-        changes: dict[str, Any] = {"cards": cards, "baseline_gib": self._baseline(cards)}
+        changes: dict[str, Any] = {"cards": cards}
         if ray.get_runtime_context().get_node_id() != config["driver_node"]:
             # The sweep's folder is the driver's; from here the log travels with the outcome.
             self._scratch = tempfile.TemporaryDirectory(prefix="vllm-frontier-")
@@ -72,16 +73,15 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
             changes |= {"log": log, "environment": dict(os.environ)}
             record = _record_nothing
         request = replace(request, **changes)
+        request = replace(request, baseline=self._baseline(request))
         self._log_path = request.log
         self._steps = run_attempt(request, record)
 
-    def _baseline(self, cards: tuple[str, ...]) -> float | None:
-        """Memory in use on the cards before this process launched anything."""
-        if cards not in self._baselines:
-            used = [telemetry.memory_used_gib(uuid) for uuid in cards]
-            known = [reading for reading in used if reading is not None]
-            self._baselines[cards] = sum(known) if known else None
-        return self._baselines[cards]
+    def _baseline(self, request: AttemptRequest) -> MemoryState:
+        """What was in use before this process launched anything there."""
+        if request.cards not in self._baselines:
+            self._baselines[request.cards] = request.memory_state()
+        return self._baselines[request.cards]
 
     def _remote_log(self) -> bytes | None:
         if self._scratch is None:

@@ -14,6 +14,7 @@ from vllm_frontier.outcome import (
     FailureClass,
     Outcome,
     Phase,
+    SpecState,
     StartupFacts,
     Status,
 )
@@ -123,6 +124,8 @@ def trial_row(
         "ended_at": moment(outcome.ended_at),
         "model_name": spec.model.name,
         "workload": identity.workload,
+        "spec_state": outcome.spec_state.value if outcome.spec_state else None,
+        "log_tail": outcome.log_tail,
     }
 
 
@@ -181,6 +184,8 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
             engine_version=row.get("engine_version"),
             **{name: row.get(name) for name in _FACTS},
         ),
+        spec_state=SpecState(row["spec_state"]) if row.get("spec_state") else None,
+        log_tail=row.get("log_tail"),
         started_at=_seconds(row.get("started_at")),
         ended_at=_seconds(row.get("ended_at")),
         **plain,  # type: ignore[arg-type]

@@ -82,6 +82,8 @@ _TRIALS: _Columns = (
     ("auto_context", _INT, "tokens that an automatic max_model_len was reduced to"),
     ("model_name", _TEXT, "short name of the model"),
     ("workload", _TEXT, "digest of what was measured"),
+    ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
+    ("log_tail", _TEXT, "last 200 lines of server.log, where the reason is unknown"),
 )
 
 _RUNS: _Columns = (

@@ -8,26 +8,28 @@ part of the outcome; an exception out of here is a fault of this program.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
-from vllm_frontier import telemetry
+from vllm_frontier import contention, telemetry
+from vllm_frontier.contention import MemoryState
+from vllm_frontier.engine.answers import class_of_answer
+from vllm_frontier.engine.log import last_lines
 from vllm_frontier.engine.protocol import Engine, LaunchPlan, LogReading
 from vllm_frontier.engine.reading import LogFollower
 from vllm_frontier.engine.registry import create_engine
-from vllm_frontier.grid import Cell
 from vllm_frontier.launch.drain import wait_drained
-from vllm_frontier.launch.environment import launch_environment, mask_secrets
+from vllm_frontier.launch.environment import launch_environment
 from vllm_frontier.launch.leftovers import private_tmp, remove_tmp
 from vllm_frontier.launch.ports import free_port
 from vllm_frontier.launch.process import ExitStatus, Launch
-from vllm_frontier.measure.client import RequestFailure, ServerClient
-from vllm_frontier.measure.session import fill, measure
+from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
+from vllm_frontier.measure.pace import Pace
+from vllm_frontier.measure.session import FILL_ANSWER_TOKENS, fill, measure
+from vllm_frontier.measure.speculation import spec_state
 from vllm_frontier.outcome import (
     Failure,
     FailureClass,
@@ -37,51 +39,16 @@ from vllm_frontier.outcome import (
     StartupFacts,
     Status,
 )
-from vllm_frontier.spec import SweepSpec
+from vllm_frontier.trial.record import LaunchRecord
+from vllm_frontier.trial.request import AttemptRequest, Progress, Steps
 
 POLL_S = 0.2
 # vLLM needs about 5 s to notice that its engine process is gone.
 DEATH_NOTICE_S = 8.0
 # A server that is still loading swallows the first SIGTERM; there is nothing to wait for.
 LOADING_STOP_S = 3.0
-# What others may hold above the baseline before a refusal for lack of free memory is theirs.
-CONTENTION_GIB = 0.1
-# Of the inherited environment, what can change what a server does.
-DECISIVE = ("CUDA", "HF_", "NCCL", "OMP_", "PYTORCH", "TORCH", "TRITON", "VLLM", "LD_PRELOAD")
 # After the deciding line the traceback's wrappers follow within a moment.
 DECIDED_GRACE_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRequest:
-    """Everything one attempt needs; can be sent to another node.
-
-    Attributes:
-        log: where the server's output goes.
-        environment: the complete environment that the launch starts from.
-        cards: UUIDs of the cards it may use, empty on a CPU.
-        baseline_gib: memory in use on those cards before the sweep; None if not known.
-    """
-
-    spec: SweepSpec
-    cell: Cell
-    cell_id: str
-    attempt: int
-    log: Path
-    environment: Mapping[str, str]
-    cards: tuple[str, ...] = ()
-    baseline_gib: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where an attempt is: its phase, and a word more while it measures."""
-
-    phase: Phase
-    detail: str = ""
-
-
-Steps = Generator[Progress, None, Outcome]
 
 
 def run_attempt(request: AttemptRequest, record: Callable[[dict[str, Any]], None]) -> Steps:
@@ -111,7 +78,7 @@ class _Attempt:
         self.runs: list[Run] = []
         self.failure: Failure | None = None
         self.exit: ExitStatus | None = None
-        self.used_before_gib: float | None = None
+        self.before: MemoryState | None = None
         self.began_at = time.time()
         self.began = time.monotonic()
         self.times: dict[str, float] = {}
@@ -131,13 +98,23 @@ class _Attempt:
             with Launch.prepare(
                 plan.argv, env=environment, log=self.request.log, cwd=tmp
             ) as launch:
-                self._record(launch, plan, environment, tmp)
+                about = LaunchRecord(
+                    self.request,
+                    plan,
+                    launch.supervisor,
+                    environment,
+                    tmp,
+                    self.before,
+                    self.began_at,
+                )
+                self.record(about.document())
                 with telemetry.MemorySampler(
                     uuids=self.request.cards, pids=launch.members
                 ) as sampler:
                     launch.begin()
                     yield from self._serve(launch, plan)
                     self._stop(launch)
+                self._blame_others()
                 return self._outcome(sampler.peak_gib)
         finally:
             remove_tmp(tmp)
@@ -146,20 +123,20 @@ class _Attempt:
 
     def _drain(self, port: int) -> bool:
         card = self.request.spec.card
+        baseline = self.request.baseline
+        baseline_gib = None if baseline is None or self.request.on_host else baseline.used_gib
 
         def read_used() -> float | None:
-            readings = [telemetry.memory_used_gib(uuid) for uuid in self.request.cards]
-            known = [reading for reading in readings if reading is not None]
-            return sum(known) if known else None
+            self.before = self.request.memory_state()
+            return self.before.used_gib
 
         drained = wait_drained(
             read_used,
-            baseline_gib=self.request.baseline_gib,
+            baseline_gib=baseline_gib,
             tolerance_gib=card.baseline_tolerance_gib,
             timeout_s=card.drain_timeout_s,
             port=port,
         )
-        self.used_before_gib = drained.used_gib
         if not drained.port_ok:
             self._fail(FailureClass.PORT_IN_USE, f"port {port} was taken before the launch")
         elif not drained.ok:
@@ -167,33 +144,10 @@ class _Attempt:
                 FailureClass.MEMORY_CONTENDED,
                 Phase.SPAWN,
                 f"{drained.used_gib or 0:.2f} GiB in use on the card after "
-                f"{drained.waited_s:.0f} s, {self.request.baseline_gib or 0:.2f} GiB when the "
-                "sweep began",
+                f"{drained.waited_s:.0f} s, {baseline_gib or 0:.2f} GiB when the sweep began"
+                + contention.holders(self.before),
             )
         return drained.ok
-
-    def _record(
-        self, launch: Launch, plan: LaunchPlan, environment: Mapping[str, str], tmp: Path
-    ) -> None:
-        supervisor = launch.supervisor
-        self.record(
-            {
-                "cell_id": self.request.cell_id,
-                "attempt": self.request.attempt,
-                "axes": self.request.cell.axes(),
-                "supervisor": {
-                    "pid": supervisor.pid,
-                    "start_time": supervisor.start_time,
-                    "host": os.uname().nodename,
-                },
-                "argv": mask_secrets(list(plan.argv)),
-                "environment": mask_secrets(_decisive(environment, plan)),
-                "tmp": str(tmp),
-                "port": plan.port,
-                "served_name": plan.served_name,
-                "started_at": self.began_at,
-            }
-        )
 
     # While the server lives
 
@@ -202,7 +156,6 @@ class _Attempt:
             f"http://127.0.0.1:{plan.port}",
             plan.served_name,
             time_scale=self.engine.time_scale,
-            request_timeout_s=self.request.spec.workload.request_timeout_s,
         )
         with client:
             yield from self._wait_ready(launch, client)
@@ -263,7 +216,8 @@ class _Attempt:
     def _fill(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
         self.phase = Phase.FILL
         yield Progress(self.phase)
-        result = fill(client, self.request.cell.context, self.request.spec.workload.fill_timeout_s)
+        limit = self._first_pace().limit_s(self.request.cell.context, FILL_ANSWER_TOKENS)
+        result = fill(client, self.request.cell.context, limit)
         if isinstance(result, RequestFailure):
             self._read_request_failure(launch, client, result)
             return
@@ -273,12 +227,26 @@ class _Attempt:
     def _measure(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
         self.phase = Phase.MEASURE
         yield Progress(self.phase)
-        for result in measure(client, self.request.spec.workload, self.request.cell.context):
+        workload = self.request.spec.workload
+        pace = self._first_pace().after(
+            self.runs[0],
+            time_scale=self.engine.time_scale,
+            fixed_s=workload.request_timeout_s,
+        )
+        for result in measure(client, workload, self.request.cell.context, pace):
             if isinstance(result, RequestFailure):
                 self._read_request_failure(launch, client, result)
                 return
             self.runs.append(result)
             yield Progress(self.phase, f"{result.task} {result.repeat + 1}")
+
+    def _first_pace(self) -> Pace:
+        workload = self.request.spec.workload
+        return Pace(
+            workload.slowest_prefill_tok_s,
+            workload.slowest_decode_tok_s,
+            fixed_s=workload.fill_timeout_s,
+        )
 
     def _stop(self, launch: Launch) -> None:
         if self.failure is None:
@@ -311,30 +279,34 @@ class _Attempt:
         reading = self._read_log(ended)
         self._keep_facts(reading.facts)
         if reading.failure is not None:
-            self.failure = self._unless_contended(reading.failure)
+            self.failure = reading.failure
             if not self.started:
                 self.phase = reading.failure.phase
         elif ended is not None:
             self._fail(FailureClass.ENGINE_CRASHED, f"the server ended by itself ({ended})")
 
-    def _unless_contended(self, failure: Failure) -> Failure:
-        """A share above what is free says nothing of the cell while others hold memory."""
-        baseline, used = self.request.baseline_gib, self.used_before_gib
-        if (
-            failure.failure_class is not FailureClass.UTILIZATION_ABOVE_FREE
-            or baseline is None
-            or used is None
-            or used <= baseline + CONTENTION_GIB
-        ):
-            return failure
-        return replace(failure, failure_class=FailureClass.MEMORY_CONTENDED)
+    def _blame_others(self) -> None:
+        """With nothing of the launch left: was its lack of memory somebody else's doing?"""
+        failure, request = self.failure, self.request
+        if failure is None or not contention.may_be_contended(failure, host=request.on_host):
+            return
+        after = contention.settled_state(request.memory_state, request.baseline)
+        self.failure = contention.unless_contended(
+            failure,
+            self.facts,
+            above_gib=contention.excess_gib(request.baseline, self.before, after),
+            tolerance_gib=request.spec.card.baseline_tolerance_gib,
+            state=after if after.processes else self.before,
+            host=request.on_host,
+        )
 
     def _fail_from_log(self, otherwise: FailureClass, evidence: str) -> None:
         """The log's own reason if it has one, else the given one."""
         reading = self._read_log()
         self._keep_facts(reading.facts)
-        if reading.failure is not None and reading.failure.failure_class.status.is_final:
-            self.failure = reading.failure
+        known = reading.failure
+        if known is not None and known.failure_class is not FailureClass.UNKNOWN:
+            self.failure = known
         else:
             self._fail(otherwise, evidence)
 
@@ -342,21 +314,28 @@ class _Attempt:
         self, launch: Launch, client: ServerClient, failed: RequestFailure
     ) -> None:
         """A request failed: did the server die of it, hang, or merely refuse?"""
-        if failed.kind == "timeout":
-            self._fail_from_log(FailureClass.REQUEST_TIMEOUT, failed.message)
+        evidence = failed.message
+        if failed.kind is FailureKind.HTTP_ERROR:
+            evidence = f"HTTP {failed.http_status}: {evidence}"
+        if failed.kind is FailureKind.TIMEOUT:
+            self._fail_from_log(FailureClass.REQUEST_TIMEOUT, evidence)
             return
         deadline = time.monotonic() + DEATH_NOTICE_S
         while (ended := launch.poll()) is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if ended is not None:
             self._read_end(launch, ended)
-        elif client.healthy():
-            self._fail_from_log(FailureClass.UNKNOWN, failed.message)
         else:
-            self._fail_from_log(FailureClass.ENGINE_CRASHED, failed.message)
+            meaning = class_of_answer(failed.message, failed.http_status)
+            crashed = FailureClass.UNKNOWN if client.healthy() else FailureClass.ENGINE_CRASHED
+            self._fail_from_log(meaning or crashed, evidence)
         if self.failure is not None:
             # Once it served, the phase is that of the request, whatever the log shows last.
             self.failure = replace(self.failure, phase=self.phase)
+
+    def _log_tail(self) -> str | None:
+        unknown = self.failure is not None and (self.failure.failure_class is FailureClass.UNKNOWN)
+        return last_lines(self.request.log) if unknown else None
 
     def _fail(self, failure_class: FailureClass, evidence: str) -> None:
         self.failure = Failure(failure_class, self.phase, evidence)
@@ -381,16 +360,9 @@ class _Attempt:
             exit_code=None if self.exit is None else self.exit.exit_code,
             signal=None if self.exit is None else self.exit.signal,
             memory_used_peak_gib=peak_gib,
+            spec_state=spec_state(self.request.cell.depth, self.runs),
+            log_tail=self._log_tail(),
             driver=telemetry.probe().driver if self.request.cards else None,
             started_at=self.began_at,
             ended_at=ended_at,
         )
-
-
-def _decisive(environment: Mapping[str, str], plan: LaunchPlan) -> dict[str, str]:
-    """What the launch set, and what it inherited that can change what the server does."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name in plan.env or name.startswith(DECISIVE)
-    }

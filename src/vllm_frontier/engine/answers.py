@@ -1,0 +1,25 @@
+"""What an error that a running server answers with means."""
+
+from __future__ import annotations
+
+from vllm_frontier.engine.failures import WRAPPERS, name_of, rule_for
+from vllm_frontier.outcome import FailureClass, Phase
+
+# Another try with the same request may be answered: too slow, too many.
+_PASSING = (408, 425, 429)
+
+
+def class_of_answer(message: str, http_status: int | None) -> FailureClass | None:
+    """The failure class of an error body; None where neither words nor status decide.
+
+    Args:
+        message: the error's message.
+        http_status: of the answer; 200 for an error inside a stream.
+    """
+    rule = None if WRAPPERS.search(message) else rule_for(message)
+    if rule is not None and (rule.out_of_memory or http_status != 400):
+        return name_of(rule, (), Phase.READY, started=True)[0]
+    if http_status is not None and 400 <= http_status < 500 and http_status not in _PASSING:
+        # The server is well and refuses the request, and would refuse it again.
+        return FailureClass.INVALID_ARGUMENT
+    return None

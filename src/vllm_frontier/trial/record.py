@@ -1,0 +1,71 @@
+"""What is on disk about a launch before the server is executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_frontier.contention import MemoryState
+from vllm_frontier.engine.protocol import LaunchPlan
+from vllm_frontier.launch.environment import mask_secrets
+from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.trial.request import AttemptRequest
+
+# Of the inherited environment, what can change what a server does.
+DECISIVE = ("CUDA", "HF_", "NCCL", "OMP_", "PYTORCH", "TORCH", "TRITON", "VLLM", "LD_PRELOAD")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """A launch that is about to happen.
+
+    Attributes:
+        supervisor: who will hold the launch together.
+        environment: what the server will see, complete.
+        tmp: its temporary folder.
+        before: what was in use when the launch before was gone.
+        began_at: seconds since the epoch, UTC.
+    """
+
+    request: AttemptRequest
+    plan: LaunchPlan
+    supervisor: ProcessId
+    environment: Mapping[str, str]
+    tmp: Path
+    before: MemoryState | None
+    began_at: float
+
+    def document(self) -> dict[str, Any]:
+        """The content of `attempt.json`, without secrets."""
+        request, baseline, before = self.request, self.request.baseline, self.before
+        return {
+            "cell_id": request.cell_id,
+            "attempt": request.attempt,
+            "axes": request.cell.axes(),
+            "supervisor": {
+                "pid": self.supervisor.pid,
+                "start_time": self.supervisor.start_time,
+                "host": os.uname().nodename,
+            },
+            "argv": mask_secrets(list(self.plan.argv)),
+            "environment": mask_secrets(_decisive(self.environment, self.plan)),
+            "tmp": str(self.tmp),
+            "port": self.plan.port,
+            "served_name": self.plan.served_name,
+            "memory_baseline_gib": baseline.used_gib if baseline else None,
+            "memory_before_gib": before.used_gib if before else None,
+            "card_processes": [asdict(each) for each in before.processes] if before else [],
+            "started_at": self.began_at,
+        }
+
+
+def _decisive(environment: Mapping[str, str], plan: LaunchPlan) -> dict[str, str]:
+    """What the launch set, and what it inherited that can change what the server does."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in plan.env or name.startswith(DECISIVE)
+    }
