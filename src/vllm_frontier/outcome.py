@@ -140,12 +140,17 @@ class StartupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt has no result; `evidence` is the deciding line, 1-based in the log."""
+    """Why an attempt has no result.
+
+    `evidence` is the deciding line, `evidence_line` its number in the log, from 1; `subject` is
+    what the line is about where only the line before it says so.
+    """
 
     failure_class: FailureClass
     phase: Phase
     evidence: str
     evidence_line: int | None = None
+    subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ _AFTER = (
     "engine_version",
     "model",
     "card",
+    "spec_state",
 )
 
 

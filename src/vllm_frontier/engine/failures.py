@@ -301,9 +301,14 @@ FATAL = re.compile(
 # The last word of a server whose engine did not start: nothing of interest comes after it.
 FINAL = re.compile(r"Engine core initialization failed|Engine process failed to start")
 
+# How Python's argument parser refuses, before the server says anything.
+USAGE = re.compile(
+    r"^\S+: error: (?:argument|unrecognized|the following|ambiguous|expected|invalid)"
+)
+
 # What decides although it stands in no traceback and has no level.
 STANDALONE = re.compile(
-    r"^\S+: error: (?:argument|unrecognized|the following|ambiguous|expected|invalid)"
+    rf"{USAGE.pattern}"
     r"|^!+ Segfault encountered"
     r"|^Segmentation fault"
     r"|^Fatal Python error: "

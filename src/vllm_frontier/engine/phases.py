@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from vllm_frontier.outcome import Phase
 
+# The first words of a server: its version (as text, later beside a picture) and arguments.
+_OPENING = re.compile(r"vLLM API server version |[ ▀▄█]+version \d|non-default args: ")
+
 _ORDER = {phase: index for index, phase in enumerate(Phase)}
 
 
@@ -24,6 +27,19 @@ def later(one: Phase, other: Phase) -> Phase:
 def is_before(one: Phase, other: Phase) -> bool:
     """Whether a phase comes before another one."""
     return _ORDER[one] < _ORDER[other]
+
+
+_ENGINE_BEGINS = re.compile(r"Initializing an? (?:V1 )?LLM engine")
+
+
+def begins_engine(text: str) -> bool:
+    """Whether a cleaned line is the first of an engine, which each writes once."""
+    return _ENGINE_BEGINS.match(text) is not None
+
+
+def opens_launch(text: str) -> bool:
+    """Whether a cleaned line is among the first that a server writes."""
+    return _OPENING.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 The log is read line by line, in constant memory, complete or while it grows. Lines that only
 follow from a failure never count as its reason, nor does anything written at a level below
-ERROR, nor what a start got over. `verdict` chooses among what remains.
+ERROR, nor what a start got over. `verdict` chooses among what remains. Of several launches in
+one log (a container that restarts) only the last one counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import BinaryIO
 from vllm_frontier.engine import failures
 from vllm_frontier.engine.facts import FactCollector
 from vllm_frontier.engine.log import LineSplitter, LogLine, clean
-from vllm_frontier.engine.phases import is_before, later, marker_of
+from vllm_frontier.engine.phases import begins_engine, is_before, later, marker_of, opens_launch
 from vllm_frontier.engine.protocol import LogReading
 from vllm_frontier.engine.tracebacks import Raised, Tracebacks
 from vllm_frontier.engine.verdict import KEPT, Candidate, Evidence, decided, judge
@@ -39,8 +40,21 @@ _NEWS = (
     b"terminate called",
     b"ut of memory: Killed",
     b"oom-kill:",
+    b"API server version",
+    b"non-default args",
+    b"LLM engine (v",
+    b": error: ",
 )
-_ENGINE_NEWS = (b"Dead", b"died", b"output_handler", b"hut", b"Errno", b"initializ")
+_ENGINE_NEWS = (
+    b"Dead",
+    b"died",
+    b"output_handler",
+    b"hut",
+    b"Errno",
+    b"initializ",
+    b"version ",
+    b"non-default args",
+)
 _STOPPING = ("Shutting down", "[shutdown] API server: shutdown triggered")
 _QUIET = frozenset({"INFO", "DEBUG", "WARNING"})
 _SAYS_LITTLE = ("Process ", "nanobind:", "warnings.warn", "Exception ignored")
@@ -113,6 +127,10 @@ class LogReader:
         text = line.text
         if not text:
             return
+        if self._moved_on and (opens_launch(text) or self._repeats_engine(line)):
+            self._begin_again()
+        if begins_engine(text):
+            self._seen.engines.add(_name_of_process(line))
         if not self._seen.started:
             self._facts.observe(text)
             self._see_marker(line)
@@ -131,6 +149,8 @@ class LogReader:
             self._see_marker(line)
         if line.level or line.process or "died unexp" in text:
             self._see_fatal(line)
+        if self._moved_on and failures.USAGE.match(text):
+            self._begin_again()  # refused before it could say which version it is
         standalone = failures.STANDALONE.search(text) is not None
         if standalone or (line.level and (not self._seen.started or "Errno" in text)):
             rule = None if failures.WRAPPERS.search(text) else failures.rule_for(text)
@@ -177,6 +197,8 @@ class LogReader:
         if candidate.rule is not None and not header:
             return
         text = line.text.strip()
+        if header and candidate.line is raised.line and not line.text.startswith("  "):
+            candidate.subject = text
         self._facts.observe_refusal(text)
         rule = failures.rule_for(text, raised.functions)
         if rule is not None and candidate.line is raised.line:
@@ -185,6 +207,27 @@ class LogReader:
         elif header and candidate.line is raised.line and line.text.startswith("  "):
             # The name of the field stands above; what is wrong with it stands here.
             candidate.line = line._replace(text=text)
+
+    @property
+    def _moved_on(self) -> bool:
+        """Whether the launch has come further than its first words."""
+        seen = self._seen
+        return (
+            seen.started
+            or seen.fatal is not None
+            or bool(seen.candidates)
+            or not is_before(seen.phase, Phase.LOAD)
+        )
+
+    def _repeats_engine(self, line: LogLine) -> bool:
+        """Whether an engine begins that has begun before: of another launch, then."""
+        return begins_engine(line.text) and _name_of_process(line) in self._seen.engines
+
+    def _begin_again(self) -> None:
+        """Another launch begins in the same log: forget the one before."""
+        self._tracebacks = Tracebacks()
+        self._facts = FactCollector()
+        self._seen = Evidence()
 
     # -- what lines change -----------------------------------------------------------------------
 
@@ -251,6 +294,10 @@ class LogReader:
     def decided(self) -> Failure | None:
         """The failure of a start that is certain although its processes still live."""
         return decided(self._seen)
+
+
+def _name_of_process(line: LogLine) -> str:
+    return line.process.partition("/")[0]
 
 
 def _numbered(line: LogLine | None) -> tuple[int, str] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm_frontier.engine import failures
 from vllm_frontier.engine.log import LogLine
@@ -36,6 +36,7 @@ class Candidate:
     started: bool
     uncaught: bool
     raised: Raised | None = None
+    subject: str | None = None
 
     @property
     def handled(self) -> bool:
@@ -73,6 +74,7 @@ class Evidence:
         dead_child: the line that tells of a worker ended by a signal.
         ready: the line that shows that it came up.
         last: the last line with something to say.
+        engines: names of the processes in which an engine began.
         candidates: in the order of the log.
     """
 
@@ -84,6 +86,7 @@ class Evidence:
     dead_child: LogLine | None = None
     ready: LogLine | None = None
     last: LogLine | None = None
+    engines: set[str] = field(default_factory=set)
     candidates: deque[Candidate] = field(default_factory=_candidates)
 
     @property
@@ -168,7 +171,7 @@ def _of_candidate(candidate: Candidate) -> Failure:
     failure_class, phase = failures.name_of(
         candidate.rule, candidate.functions, candidate.phase, started=candidate.started
     )
-    return _of_line(failure_class, candidate.line, phase)
+    return replace(_of_line(failure_class, candidate.line, phase), subject=candidate.subject)
 
 
 def _of_signal(signal: int, evidence: Evidence) -> Failure:

@@ -46,7 +46,8 @@ def show_document(
     """
     table = trials.collect()
     grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
-    known = grid.select("cell_id", "attempt", *AXES, "status", "failure_class").collect()
+    told = ("status", "failure_class", "spec_state")
+    known = grid.select("cell_id", "attempt", *AXES, *told).collect()
     return {
         "sweep": sweep,
         "simulated": is_simulated(table),

@@ -150,7 +150,10 @@ def _context(failure: Failure, facts: StartupFacts) -> str:
 def _argument(failure: Failure, facts: StartupFacts) -> str:
     del facts
     said = _INPUT.sub("", failure.evidence)
+    if failure.subject:
+        said = f"{failure.subject}: {said}"
     said = said if len(said) <= _MESSAGE_LENGTH else f"{said[:_MESSAGE_LENGTH]}..."
+    said = said if said.endswith(".") else f"{said}."
     return f"vLLM refuses this argument or combination on every card; put it right: {said}"
 
 

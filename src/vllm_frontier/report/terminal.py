@@ -11,11 +11,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vllm_frontier.outcome import SpecState
 from vllm_frontier.report.grid_map import grid_map
 
 EVIDENCE_WIDTH = 300  # characters
 _NONE = "-"
 _DIM = "dim"
+_DOUBTFUL = {
+    SpecState.INEFFECTIVE.value: "next to nothing of what is drafted is accepted",
+    SpecState.SUSPECT.value: "the counters are too good to be true, or contradict each other",
+}
 
 
 def print_show(document: Mapping[str, Any], console: Console) -> None:
@@ -201,6 +206,11 @@ def _notes(
         "graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
         style=_DIM,
     )
+    for state, meaning in _DOUBTFUL.items():
+        depths = sorted({row["depth"] for row in leading if row["spec_state"] == state})
+        if depths:
+            named = ", ".join(str(depth) for depth in depths)
+            yield Text(f"speculation is {state} at depth {named}: {meaning}.", style="yellow")
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})

@@ -132,6 +132,7 @@ _FRONTIER: _Columns = (
     ("engine_version", _TEXT, "version of the engine"),
     ("model", _TEXT, "folder or hub id"),
     ("card", _TEXT, "name of the card"),
+    ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
 )
 
 _BOUNDARIES: _Columns = (

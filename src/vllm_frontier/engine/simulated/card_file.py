@@ -45,6 +45,8 @@ FAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     "kill": _ANY_PHASE,
     "oom": ("load", "profile", "capture_graphs", "warm_up", "fill", "measure"),
     "port": ("spawn",),
+    "refuse": ("fill", "measure"),
+    "error": ("fill", "measure"),
     "contended": ("profile",),
 }
 

@@ -21,6 +21,11 @@ from vllm_frontier.engine.simulated.service import Answer, EngineDied, Service
 from vllm_frontier.engine.simulated.text import chat_ids, message_texts, token_ids
 
 VERSION = "simulated-1"
+# Faults that leave the engine well: the request alone fails.
+_REFUSALS = {
+    "refuse": ApiError(400, "This request is refused on purpose."),
+    "error": ApiError(500, "This request fails on purpose."),
+}
 
 
 class HttpServer(ThreadingHTTPServer):
@@ -100,6 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(asked)
             return
         laid_out = service.lay_out(asked)
+        if laid_out.fault in _REFUSALS:
+            self._refuse(_REFUSALS[laid_out.fault])
+            return
         if asked.stream:
             self._stream(asked, laid_out)
         else:

@@ -28,6 +28,7 @@ class Answer:
     cached: int
     decoding: Decoding
     fills: bool
+    fault: str | None = None
 
     def parts(self) -> list[tuple[float, str]]:
         """Simulated seconds after the request began, and the text that is there by then."""
@@ -93,12 +94,14 @@ class Service:
             seed=self.launch.options.seed,
         )
         tokens = len(asked.ids) + len(pieces)
+        fills = tokens > self.window - self.launch.card.memory.block_tokens
         return Answer(
             pieces=tuple(pieces),
             reason="stop" if ended else "length",
             cached=cached,
             decoding=decoding,
-            fills=tokens > self.window - self.launch.card.memory.block_tokens,
+            fills=fills,
+            fault=self.launch.faults.take("fill" if fills else "measure"),
         )
 
     def generate(self, asked: Asked, laid_out: Answer) -> Iterator[str]:
@@ -129,8 +132,7 @@ class Service:
     def _timed_parts(self, laid_out: Answer) -> Iterator[str]:
         began = time.monotonic()
         scale = self.launch.card.time.scale
-        phase = "fill" if laid_out.fills else "measure"
-        fault = self.launch.faults.take(phase)
+        fault = laid_out.fault
         if laid_out.fills and self._fill_failure is not None:
             fault = "oom"
         self._ask_worker()

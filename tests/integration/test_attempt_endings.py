@@ -1,0 +1,236 @@
+"""How attempts end that go wrong while they serve, and whose fault a lack of memory is.
+
+Attempts on the simulated card, without a scheduler; the cards of the second half are those of a
+fake driver library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_launch import card_file
+
+from vllm_frontier.engine.simulated.engine import simulated_card_spec
+from vllm_frontier.grid import Cell, Grid
+from vllm_frontier.outcome import FailureClass, Outcome, Phase, SpecState, Status
+from vllm_frontier.spec import (
+    CardSpec,
+    EngineSpec,
+    ModelSpec,
+    ScheduleSpec,
+    SearchSpec,
+    SweepSpec,
+    WorkloadSpec,
+)
+from vllm_frontier.trial import AttemptRequest, run_attempt
+
+CELL = Cell(2, 8192, True, 0.9)
+WORKLOAD = WorkloadSpec(tasks=("edit", "prose"), repeats=1, warmups=0)
+
+
+def sweep(card: str, workload: WorkloadSpec = WORKLOAD) -> SweepSpec:
+    return SweepSpec(
+        name="ends",
+        model=ModelSpec("m", "some/model"),
+        card=simulated_card_spec(card),
+        engine=EngineSpec(kind="simulated", card_file=card, stop_timeout_s=2.0),
+        grid=Grid((2,), (8192,), (True,), (0.9,)),
+        workload=workload,
+        search=SearchSpec(),
+        schedule=ScheduleSpec(),
+    )
+
+
+def attempt(spec: SweepSpec, folder: Path, cell: Cell = CELL) -> Outcome:
+    log = folder / "server.log"
+    steps = run_attempt(
+        AttemptRequest(spec, cell, "0" * 16, 1, log, dict(os.environ)), lambda document: None
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            outcome: Outcome = ended.value
+            return outcome
+
+
+def faulty(folder: Path, at: str, kind: str, **workload: Any) -> Outcome:
+    card = card_file(folder, faults=[{"at": at, "kind": kind}])
+    return attempt(sweep(card, replace(WORKLOAD, **workload)), folder)
+
+
+@pytest.mark.parametrize("at", ["fill", "measure"])
+@pytest.mark.parametrize(
+    ("kind", "failure_class", "evidence"),
+    [
+        ("refuse", FailureClass.INVALID_ARGUMENT, "HTTP 400: This request is refused on purpose."),
+        ("error", FailureClass.UNKNOWN, "HTTP 500: This request fails on purpose."),
+        ("oom", FailureClass.OOM_SERVE, "torch.OutOfMemoryError: CUDA out of memory."),
+        ("crash", FailureClass.ENGINE_CRASHED, "!!!!!!! Segfault encountered !!!!!!!"),
+    ],
+)
+def test_a_request_that_fails(
+    tmp_path: Path, at: str, kind: str, failure_class: FailureClass, evidence: str
+) -> None:
+    outcome = faulty(tmp_path, at, kind)
+    assert outcome.failure is not None
+    assert outcome.failure.failure_class is failure_class
+    assert outcome.status is failure_class.status
+    assert outcome.failure.evidence.startswith(evidence)
+    assert outcome.phase is Phase(at)
+    assert outcome.started
+    assert outcome.filled == (at == "measure")
+    tail = (tmp_path / "server.log").read_text().splitlines()[-200:]
+    unknown = failure_class is FailureClass.UNKNOWN
+    assert outcome.log_tail == ("\n".join(tail) if unknown else None)
+
+
+@pytest.mark.parametrize(
+    ("at", "key"), [("fill", "fill_timeout_s"), ("measure", "request_timeout_s")]
+)
+def test_a_request_that_never_ends(tmp_path: Path, at: str, key: str) -> None:
+    began = time.monotonic()
+    outcome = faulty(tmp_path, at, "hang", **{key: 1.5})
+    assert outcome.failure is not None
+    assert outcome.failure.failure_class is FailureClass.REQUEST_TIMEOUT
+    assert outcome.status is Status.FAILED
+    assert "no complete answer within 1.5 s" in outcome.failure.evidence
+    assert outcome.phase is Phase(at)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "state"),
+    [
+        ([0.9, 0.8], SpecState.WORKING),
+        ([0.0, 0.0], SpecState.INEFFECTIVE),
+        ([1.0, 1.0], SpecState.SUSPECT),
+    ],
+)
+def test_what_speculation_does_is_told(
+    tmp_path: Path, acceptance: list[float], state: SpecState
+) -> None:
+    speed = {"acceptance": dict.fromkeys(("edit", "code", "prose"), acceptance)}
+    outcome = attempt(sweep(card_file(tmp_path, speed=speed)), tmp_path)
+    assert outcome.status is Status.MEASURED
+    assert outcome.spec_state is state
+
+
+def test_without_speculation_nothing_is_told_of_it(tmp_path: Path) -> None:
+    outcome = attempt(sweep(card_file(tmp_path)), tmp_path, replace(CELL, depth=0))
+    assert outcome.status is Status.MEASURED
+    assert outcome.spec_state is None
+
+
+# -- others on the card --------------------------------------------------------------------------
+
+SOURCE = Path(__file__).parents[1] / "unit/fake_nvml.c"
+UUID = "GPU-00000000"
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> dict[str, str]:
+    """An environment in which NVML shows a card with 0.6 GiB in use."""
+    library = tmp_path / "lib"
+    library.mkdir()
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library / "libnvidia-ml.so.1", SOURCE], check=True
+    )
+    used = tmp_path / "used"
+    used.write_text("0.6")
+    return os.environ | {"LD_LIBRARY_PATH": str(library), "FAKE_USED": str(used)}
+
+
+def attempt_on_card(folder: Path, cell: Cell, taken: str) -> dict[str, Any]:
+    """Run in a process whose NVML is the fake one; see `others`."""
+    card = card_file(folder)
+    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
+    spec = replace(
+        sweep(card),
+        card=CardSpec("nvidia", "Fake RTX 0", 32.0, uuids=(UUID,), drain_timeout_s=1.0),
+        engine=EngineSpec(
+            kind="vllm",
+            command=f"{server} --simulated-card {card} --model {{model}} --port {{port}} {{args}}",
+        ),
+    )
+    request = AttemptRequest(
+        spec, cell, "0" * 16, 1, folder / "server.log", dict(os.environ), cards=(UUID,)
+    )
+    request = replace(request, baseline=request.memory_state())
+    used = Path(os.environ["FAKE_USED"])
+    written: dict[str, Any] = {}
+
+    def record(document: dict[str, Any]) -> None:
+        written.update(document)
+        used.write_text(taken)  # somebody comes between the look at the card and the launch
+
+    steps = run_attempt(request, record)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as ended:
+        outcome: Outcome = ended.value
+    failure = outcome.failure
+    return {
+        "status": outcome.status.value,
+        "failure_class": failure.failure_class.value if failure else None,
+        "evidence": failure.evidence if failure else None,
+        "written": written,
+    }
+
+
+def others(driver: dict[str, str], folder: Path, context: int, taken: str) -> dict[str, Any]:
+    """An attempt during which others come to hold `taken` GiB on the card."""
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_attempt_endings import attempt_on_card, CELL; from dataclasses import replace\n"
+        f"cell = replace(CELL, context={context})\n"
+        f"print(json.dumps(attempt_on_card(Path({str(folder)!r}), cell, {taken!r})))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=driver, capture_output=True, text=True, timeout=90,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_cell_that_does_not_fit_is_infeasible_while_nobody_else_came(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = others(driver, tmp_path, 65536, "0.6")
+    assert (found["status"], found["failure_class"]) == ("infeasible", "kv_too_small")
+    assert found["written"]["memory_baseline_gib"] == pytest.approx(0.6)
+    assert found["written"]["memory_before_gib"] == pytest.approx(0.6)
+    assert [each["pid"] for each in found["written"]["card_processes"]] == [5000000, 5000001]
+
+
+def test_a_lack_of_memory_is_not_the_cell_s_while_somebody_holds_some(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = others(driver, tmp_path, 65536, "5.0")
+    assert (found["status"], found["failure_class"]) == ("failed", "memory_contended")
+    assert "4.40 GiB more were in use than before the sweep: pid 5000000" in found["evidence"]
+    assert "KV cache is needed" in found["evidence"]
+
+
+def test_a_desktop_that_moves_a_little_explains_nothing_large(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = others(driver, tmp_path, 65536, "0.8")  # short of 0.4 GiB or more
+    assert (found["status"], found["failure_class"]) == ("infeasible", "kv_too_small")
+
+
+def test_others_do_not_matter_to_a_cell_that_works(driver: dict[str, str], tmp_path: Path) -> None:
+    found = others(driver, tmp_path, 8192, "5.0")
+    assert (found["status"], found["failure_class"]) == ("measured", None)
