@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vllm_frontier.engine.failures import WRAPPERS, name_of, rule_for
+from vllm_frontier.engine.failures import WRAPPERS, name_of
+from vllm_frontier.engine.rules import rule_for
 from vllm_frontier.outcome import FailureClass, Phase
 
 # Another try with the same request may be answered: too slow, too many.

@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
-from vllm_frontier.engine import failures
+from vllm_frontier.engine import failures, rules
 from vllm_frontier.engine.facts import FactCollector
 from vllm_frontier.engine.log import LineSplitter, LogLine, clean
 from vllm_frontier.engine.phases import begins_engine, is_before, later, marker_of, opens_launch
@@ -153,7 +153,7 @@ class LogReader:
             self._begin_again()  # refused before it could say which version it is
         standalone = failures.STANDALONE.search(text) is not None
         if standalone or (line.level and (not self._seen.started or "Errno" in text)):
-            rule = None if failures.WRAPPERS.search(text) else failures.rule_for(text)
+            rule = None if failures.WRAPPERS.search(text) else rules.rule_for(text)
             if rule is not None:
                 self._facts.observe_refusal(text)
                 self._add(
@@ -176,7 +176,7 @@ class LogReader:
             return  # a request that went wrong; the engine's own exceptions come from its process
         self._seen.last = line
         self._facts.observe_refusal(text)
-        rule = failures.rule_for(text, raised.functions)
+        rule = rules.rule_for(text, raised.functions)
         self._add(
             Candidate(
                 line,
@@ -200,7 +200,7 @@ class LogReader:
         if header and candidate.line is raised.line and not line.text.startswith("  "):
             candidate.subject = text
         self._facts.observe_refusal(text)
-        rule = failures.rule_for(text, raised.functions)
+        rule = rules.rule_for(text, raised.functions)
         if rule is not None and candidate.line is raised.line:
             candidate.rule = rule
             candidate.line = line._replace(text=text)

@@ -12,7 +12,7 @@ import signal as signals
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from vllm_frontier.engine import failures
+from vllm_frontier.engine import failures, rules
 from vllm_frontier.engine.log import LogLine
 from vllm_frontier.engine.tracebacks import Raised
 from vllm_frontier.outcome import Failure, FailureClass, Phase
@@ -30,7 +30,7 @@ class Candidate:
     """An exception, or a line that stands for one, that may be the reason."""
 
     line: LogLine
-    rule: failures.Rule | None
+    rule: rules.Rule | None
     functions: tuple[str, ...]
     phase: Phase
     started: bool

@@ -320,7 +320,9 @@ class _Attempt:
         if failed.kind is FailureKind.TIMEOUT:
             self._fail_from_log(FailureClass.REQUEST_TIMEOUT, evidence)
             return
-        deadline = time.monotonic() + DEATH_NOTICE_S
+        refused = failed.http_status is not None and 400 <= failed.http_status < 500
+        # Who refuses is well; whoever breaks off may need a moment to die of it.
+        deadline = time.monotonic() + (0.0 if refused else DEATH_NOTICE_S)
         while (ended := launch.poll()) is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if ended is not None:
