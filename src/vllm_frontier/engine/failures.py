@@ -47,7 +47,8 @@ FINAL = re.compile(r"Engine core initialization failed|Engine process failed to 
 
 # How Python's argument parser refuses, before the server says anything.
 USAGE = re.compile(
-    r"^\S+: error: (?:argument|unrecognized|the following|ambiguous|expected|invalid)"
+    r"^(?:[\w./-]+ ){0,3}[\w./-]+: error: "
+    r"(?:argument|unrecognized|the following|ambiguous|expected|invalid)"
 )
 
 # What decides although it stands in no traceback and has no level.
@@ -59,6 +60,7 @@ STANDALONE = re.compile(
     r"|^terminate called after throwing"
     r"|[Oo]ut of memory: Killed process"
     r"|oom-kill:"
+    r"|GPU has fallen off the bus"
     r"|^docker: Error response from daemon"
 )
 
@@ -66,6 +68,9 @@ STANDALONE = re.compile(
 HARMLESS = re.compile(
     r"[Aa]uto-?[Tt]un(?:er|ing|e\b)|Ignoring this choice|No valid triton configs|Skipping tactic"
 )
+
+# An exception without its traceback, as people paste it. Only where nothing better is there.
+BARE_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ")
 
 _CHILD_EXIT = re.compile(r"died unexpectedly \(exit code: (?P<code>-?\d+)\)")
 
@@ -107,7 +112,7 @@ def name_of(
     if started:
         return FailureClass.OOM_SERVE, phase
     if by_frames is not None:
-        return _OOM_OF_PHASE[by_frames], by_frames
+        return _OOM_OF_PHASE.get(by_frames, FailureClass.OOM_SERVE), by_frames
     generic = rule.pattern.search("torch.OutOfMemoryError") is not None
     if generic:
         failure_class = _OOM_OF_PHASE.get(phase, FailureClass.OOM_SERVE)

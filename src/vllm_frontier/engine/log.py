@@ -8,6 +8,7 @@ then bytes that are no UTF-8. What is read here is bytes as they come, in consta
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from typing import NamedTuple
 MAX_LINE_BYTES = 16 * 1024  # what is kept of one line; no figure of interest lies behind it
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
-# Added by whoever collected the log: ISO time (kubectl, docker -t), compose, journald.
+# Added by whoever collected the log: ISO time (kubectl, docker -t, CRI), compose, journald.
 _OUTER = re.compile(
     r"""^\ufeff?(?:
-        \[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ ]?
+        \[pod/[^\]\s]*\][ ]
+      | \[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ ]?
+        (?:(?:stdout|stderr)[ ][FP][ ])?
       | [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\S+[ ][\w.@/-]+\[\d+\]:[ ]
       | [\w.-]+[ ]*[ ]\|[ ]
     )+""",
@@ -40,6 +43,10 @@ _LEVEL = re.compile(
 )
 # An error of the C++ side at most precedes an exception; inductor logs failed probes as E.
 _GLOG = {"I": "INFO", "W": "WARNING", "E": "WARNING", "F": "CRITICAL", "V": "DEBUG"}
+# Where the records of collectors have the text, and where the traceback that goes with it.
+_RECORD_TEXT = ("log", "message", "MESSAGE", "msg")
+_RECORD_TRACE = ("exc_info", "stack_info")
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _PROGRESS_THEN_LINE = re.compile(
     rb"(?:\d+%\|[^\n]*?|(?:it|s|profile)/(?:s|it)\])(?=\([A-Za-z][\w.-]*(?: rank=\d+)? pid=\d"
     rb"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d|Traceback \(most|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,)"
@@ -103,7 +110,9 @@ class LineSplitter:
         number = self.number
         for line in lines:
             self.number = number + 1
-            if b"\r" in line or b"%|" in line:
+            if line.startswith(b'{"'):
+                yield from ((number, part) for part in _lines_of_record(line))
+            elif b"\r" in line or b"%|" in line:
                 yield from ((number, part) for part in _parts(line))
             else:
                 yield number, line
@@ -119,6 +128,28 @@ class LineSplitter:
         rest, self._pending = self._pending, b""
         if rest:
             yield from ((self.number, part) for part in _parts(rest))
+
+
+def _lines_of_record(line: bytes) -> list[bytes]:
+    """The lines in a JSON record of Docker, journald or Python's JSON logging.
+
+    They get the form that vLLM gives them itself; what is no such record stays as it is.
+    """
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return [line]
+    text = next((record[name] for name in _RECORD_TEXT if isinstance(record.get(name), str)), None)
+    if text is None:
+        return [line]
+    told = [text, *(record[name] for name in _RECORD_TRACE if isinstance(record.get(name), str))]
+    lines = [part for each in told for part in each.rstrip("\n").split("\n")]
+    level, process = record.get("levelname"), record.get("processName")
+    pid = record.get("process", 0)
+    prefix = f"({process} pid={pid}) " if process and str(pid).isdigit() else ""
+    if level in _LEVELS:
+        prefix += f"{level} 01-01 00:00:00 [record.py:1] "
+    return [f"{prefix}{part}".encode() for part in lines]
 
 
 def _parts(line: bytes) -> Iterator[bytes]:

@@ -122,9 +122,11 @@ def marker_of(text: str) -> Marker | None:
     return None
 
 
-# Functions of vLLM by the phase in which they run, in the order in which they are looked for:
-# profiling runs the sampler too, and all of it happens below `_initialize_kv_caches`.
+# Functions of vLLM by the phase in which they run, in the order in which they are looked for: a
+# serving engine is known by its loop, whatever it calls; profiling runs the sampler too, and all
+# of it happens below `_initialize_kv_caches`.
 _FRAMES = (
+    (Phase.READY, re.compile(r"run_busy_loop|_process_engine_step|run_engine_loop")),
     (
         Phase.PROFILE,
         re.compile(

@@ -117,6 +117,8 @@ class LogReader:
                 self._tracebacks.feed(line)
             self._take_quiet(line)
             return
+        if ": error: " in line.text and self._moved_on and failures.USAGE.match(line.text):
+            self._begin_again()  # refused before it could say which version it is
         in_traceback, raised = self._tracebacks.feed(line)
         if raised is not None:
             self._take_exception(raised, line)
@@ -149,8 +151,6 @@ class LogReader:
             self._see_marker(line)
         if line.level or line.process or "died unexp" in text:
             self._see_fatal(line)
-        if self._moved_on and failures.USAGE.match(text):
-            self._begin_again()  # refused before it could say which version it is
         standalone = failures.STANDALONE.search(text) is not None
         if standalone or (line.level and (not self._seen.started or "Errno" in text)):
             rule = None if failures.WRAPPERS.search(text) else rules.rule_for(text)
@@ -159,8 +159,18 @@ class LogReader:
                 self._add(
                     Candidate(line, rule, (), self._seen.phase, self._seen.started, standalone)
                 )
+        elif not line.level and failures.BARE_EXCEPTION.match(text):
+            self._take_bare(line)
         if text[0] not in " \t[" and not text.startswith(_SAYS_LITTLE):
             self._seen.last = line
+
+    def _take_bare(self, line: LogLine) -> None:
+        """An exception without a traceback: all there is of a log that was pasted in part."""
+        rule = None if failures.WRAPPERS.search(line.text) else rules.rule_for(line.text)
+        if rule is None or rule.vague:
+            return
+        self._facts.observe_refusal(line.text)
+        self._add(Candidate(line, rule, (), self._seen.phase, self._seen.started))
 
     def _take_exception(self, raised: Raised, line: LogLine) -> None:
         if line is not raised.line:
@@ -184,8 +194,7 @@ class LogReader:
                 raised.functions,
                 self._seen.phase,
                 self._seen.started,
-                raised.uncaught,
-                raised,
+                raised=raised,
             )
         )
 

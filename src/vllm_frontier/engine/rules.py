@@ -150,6 +150,8 @@ RULES: tuple[Rule, ...] = (
         r"No valid \w+(?: \w+)* backend found",
         r"is not valid for this configuration.*(?:compute capability|device)",
         r"quantization is currently not supported in",
+        r"not supported in this architecture",
+        r"PTXASError|ptxas fatal",
         # A build of vLLM whose compiled part does not load, or lacks the operation here.
         r"'_OpNamespace' '\w+' object has no attribute",
         r"_C\w*::\w+\(\) expected at most",
@@ -176,6 +178,7 @@ RULES: tuple[Rule, ...] = (
         r"GPU_IS_LOST",
         r"uncorrectable ECC error",
         r"No CUDA GPUs are available",
+        r"Unexpected error from cudaGetDeviceCount",
         r"no CUDA-capable device is detected",
         r"CUDA-capable device\(s\) is/are busy or unavailable",
         r"Failed to infer device type",
@@ -224,6 +227,7 @@ RULES: tuple[Rule, ...] = (
         r"LocalEntryNotFoundError",
         r"(?:Repository|Revision|Entry)NotFoundError",
         r"GatedRepo(?:Error)?",
+        r"[Gg]ated repo",
         r"OfflineModeIsEnabled",
         r"Repo id must (?:be|use)",
         r"is not a local folder and is not a valid model identifier",
@@ -247,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     # -- other refusals of the configuration ---------------------------------------------------
     _rule(
         FailureClass.INVALID_ARGUMENT,
-        r"^\S+: error: ",
+        r"^(?:[\w./-]+ ){0,3}[\w./-]+: error: ",
         r"ValidationError: \d+ validation errors? for \w+",
         r"max_num_batched_tokens \(\d+\) (?:must be|is smaller)",
         r"is not supported with .* backend.*please try cudagraph_mode",

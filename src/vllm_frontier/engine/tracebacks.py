@@ -31,13 +31,16 @@ class Raised:
         line: the line with the exception's name.
         details: what follows it: further lines of its message.
         functions: names of the functions of its traceback, outermost first.
-        uncaught: whether nothing caught it before it left its process.
+        uncaught: whether nothing caught it before it left its process; set for the causes of
+            such an exception too.
+        cause: the exception that stands above it in a chain.
     """
 
     line: LogLine
     functions: tuple[str, ...]
     uncaught: bool
     details: list[LogLine] = field(default_factory=list)
+    cause: Raised | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class _Open:
     functions: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
     frames: int = 0
     raised: Raised | None = None
+    chained: bool = False
+    cause: Raised | None = None
 
 
 class Tracebacks:
@@ -57,6 +62,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._ignore_next = False
+        self._last: _Open | None = None  # whose exception the line before belonged to
 
     @property
     def idle(self) -> bool:
@@ -70,16 +76,20 @@ class Tracebacks:
             Whether the line belongs to a traceback, and the exception it names or to whose
             message it adds.
         """
-        text = line.text
-        if text.endswith("(most recent call last):") and "Traceback" in text:
-            self._open[line.process] = _Open(line.level, self._ignore_next)
-            self._ignore_next = False
-            return True, None
-        if text.startswith("Exception ignored in"):
-            self._ignore_next = True  # raised in a destructor: never the reason for anything
+        last, self._last = self._last, None
+        found = self._feed(line, last)
+        if found[1] is not None:
+            self._last = self._open.get(line.process) or last
+        return found
+
+    def _feed(self, line: LogLine, last: _Open | None) -> tuple[bool, Raised | None]:
+        if self._begins(line):
             return True, None
         entry = self._open.get(line.process)
         if entry is None:
+            if last is not None and last.raised and line.text and not line.level:
+                # The rest of a message of several lines: only its first one has a prefix.
+                return self._after(last, last.raised, line)
             return False, None
         if entry.level != line.level:
             # Another message of the same process: the traceback is over.
@@ -89,6 +99,19 @@ class Tracebacks:
         if entry.raised is not None:
             return self._after(entry, entry.raised, line)
         return self._within(entry, line)
+
+    def _begins(self, line: LogLine) -> bool:
+        """Whether a traceback begins with this line."""
+        if line.text.endswith("(most recent call last):") and "Traceback" in line.text:
+            before = self._open.get(line.process)
+            cause = before.raised if before is not None and before.chained else None
+            self._open[line.process] = _Open(line.level, self._ignore_next, cause=cause)
+            self._ignore_next = False
+            return True
+        if line.text.startswith("Exception ignored in"):
+            self._ignore_next = True  # raised in a destructor: never the reason for anything
+            return True
+        return False
 
     def _within(self, entry: _Open, line: LogLine) -> tuple[bool, Raised | None]:
         text = line.text
@@ -109,14 +132,18 @@ class Tracebacks:
             return True, None
         functions = tuple(entry.functions)
         uncaught = not line.level and not _OUTERMOST.isdisjoint(functions)
-        entry.raised = Raised(line, functions, uncaught)
+        entry.raised = Raised(line, functions, uncaught, cause=entry.cause)
+        cause = entry.cause
+        while uncaught and cause is not None:
+            cause.uncaught, cause = True, cause.cause
         return True, entry.raised
 
     def _after(self, entry: _Open, raised: Raised, line: LogLine) -> tuple[bool, Raised | None]:
         text = line.text
         if text.startswith(_CHAIN):
+            entry.chained = True
             return True, None  # a new "Traceback" line follows
         raised.details.append(line)
         if len(raised.details) >= _MAX_DETAILS:
-            del self._open[line.process]
+            self._open.pop(line.process, None)
         return True, raised

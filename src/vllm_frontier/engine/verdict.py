@@ -27,16 +27,25 @@ _SIGNAL_EXITS = frozenset(128 + number for number in (1, 2, 4, 6, 7, 8, 9, 11, 1
 
 @dataclass(slots=True)
 class Candidate:
-    """An exception, or a line that stands for one, that may be the reason."""
+    """An exception, or a line that stands for one, that may be the reason.
+
+    `standalone` lines decide by themselves; `subject` is what the line is about where only the
+    line before it says so.
+    """
 
     line: LogLine
     rule: rules.Rule | None
     functions: tuple[str, ...]
     phase: Phase
     started: bool
-    uncaught: bool
+    standalone: bool = False
     raised: Raised | None = None
     subject: str | None = None
+
+    @property
+    def uncaught(self) -> bool:
+        """Whether it left its process, itself or as the cause of what did."""
+        return self.standalone or (self.raised is not None and self.raised.uncaught)
 
     @property
     def handled(self) -> bool:
