@@ -10,15 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_frontier.engine.phases import opens_launch
+from vllm_frontier.engine.failures import USAGE
+from vllm_frontier.engine.log import LineSplitter, clean
+from vllm_frontier.engine.phases import begins_engine, opens_launch
 from vllm_frontier.engine.protocol import LogReading
 from vllm_frontier.engine.reading import read_stream
 
 LOGS = Path(__file__).parent / "logs"
 ALL = sorted(LOGS.rglob("*.log"))
-# These begin in the middle of a traceback: nothing shows that another launch began.
-HEADLESS = {"gated_repo", "architecture_011"}
-WHOLE = [log for log in ALL if log.stem not in HEADLESS]
+
+
+def shows_its_beginning(log: Path) -> bool:
+    """Whether the log shows that a launch begins; a fragment of a traceback does not."""
+    splitter = LineSplitter()
+    lines = [clean(*each).text for each in splitter.feed(log.read_bytes())]
+    return any(opens_launch(text) or begins_engine(text) or USAGE.match(text) for text in lines)
+
+
+WHOLE = [log for log in ALL if shows_its_beginning(log)]
 
 
 def exit_code(log: Path) -> int | None:

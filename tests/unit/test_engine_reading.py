@@ -13,6 +13,9 @@ from vllm_frontier.outcome import FailureClass, Phase, Status
 
 LOGS = Path(__file__).parent / "logs"
 ALL = sorted(LOGS.rglob("*.log"))
+# Of other versions, and reconstructed from their sources: read whole, once.
+WHOLE_ONLY = ("versions", "reconstructed")
+CLOSELY = [log for log in ALL if not any(part in WHOLE_ONLY for part in log.parts)]
 NO_FACTS = ("status", "failure_class", "phase", "evidence")
 
 
@@ -21,9 +24,9 @@ def answer(log: Path) -> tuple[int | None, dict[str, Any]]:
     return data["exit_code"], data["expected"]
 
 
-def allowed(expected: dict[str, Any]) -> list[str]:
-    classes = expected.get("failure_class", [])
-    return [classes] if isinstance(classes, str) else list(classes)
+def allowed(expected: dict[str, Any], key: str = "failure_class") -> list[str]:
+    words = expected.get(key, [])
+    return [words] if isinstance(words, str) else list(words)
 
 
 @pytest.mark.parametrize("log", ALL, ids=lambda log: log.stem)
@@ -37,7 +40,7 @@ def test_log_gets_its_answer(log: Path) -> None:
     else:
         assert reading.failure is not None
         assert reading.failure.failure_class in allowed(expected)
-        assert reading.failure.failure_class.status == expected["status"]
+        assert reading.failure.failure_class.status in allowed(expected, "status")
         assert reading.failure.phase == expected.get("phase", reading.failure.phase)
         assert reading.failure.evidence.startswith(expected.get("evidence", ""))
     facts = {key: value for key, value in expected.items() if key not in NO_FACTS}
@@ -54,7 +57,7 @@ def test_evidence_stands_in_the_line_it_names(log: Path) -> None:
     assert failure.evidence[:200] in line
 
 
-@pytest.mark.parametrize("log", ALL, ids=lambda log: log.stem)
+@pytest.mark.parametrize("log", CLOSELY, ids=lambda log: log.stem)
 def test_an_exit_code_changes_nothing_about_a_decided_failure(log: Path) -> None:
     exit_code, expected = answer(log)
     with_code = read(log, exit_code)
@@ -70,7 +73,7 @@ def test_an_exit_code_changes_nothing_about_a_decided_failure(log: Path) -> None
     assert expected["status"] != "started" or without.failure is None
 
 
-@pytest.mark.parametrize("log", ALL, ids=lambda log: log.stem)
+@pytest.mark.parametrize("log", CLOSELY, ids=lambda log: log.stem)
 @pytest.mark.parametrize("size", [7, 1000])
 def test_pieces_of_any_size_read_the_same(log: Path, size: int) -> None:
     exit_code, _ = answer(log)

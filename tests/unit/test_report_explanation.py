@@ -36,7 +36,8 @@ def test_every_log_has_a_whole_document(log: Path) -> None:
     answer = json.loads(log.with_suffix(".json").read_text())
     found = explanation.document(read(log, answer["exit_code"]))
     assert list(found) == KEYS
-    assert found["status"] == answer["expected"]["status"]
+    status = answer["expected"]["status"]
+    assert found["status"] in ([status] if isinstance(status, str) else status)
     assert set(found["facts"]) <= set(SCHEMAS["trials"].names)
     assert found["retryable"] == (found["status"] == "failed")
     assert found["advice"].endswith(".")

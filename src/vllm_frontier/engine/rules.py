@@ -152,6 +152,7 @@ RULES: tuple[Rule, ...] = (
         r"quantization is currently not supported in",
         r"not supported in this architecture",
         r"PTXASError|ptxas fatal",
+        r"\b0 active drivers",
         # A build of vLLM whose compiled part does not load, or lacks the operation here.
         r"'_OpNamespace' '\w+' object has no attribute",
         r"_C\w*::\w+\(\) expected at most",
@@ -241,7 +242,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureClass.MODEL_UNSUPPORTED,
         r"does not recognize this architecture",
-        r"Model architectures .* (?:are not supported|failed to be inspected)",
+        r"Model architectures .* are not supported",
+        r"Cannot find model module",
         r"Unrecognized model in",
         r"Unknown quantization method",
         r"has no vLLM implementation",
@@ -256,6 +258,7 @@ RULES: tuple[Rule, ...] = (
         r"max_num_batched_tokens \(\d+\) (?:must be|is smaller)",
         r"is not supported with .* backend.*please try cudagraph_mode",
         r"is not valid for this configuration",
+        r"Invalid environment variable",
         r"invalid device ordinal",
         r"No enough allowed NUMA nodes",
     ),
@@ -300,6 +303,13 @@ RULES: tuple[Rule, ...] = (
         r"Watchdog caught collective operation timeout",
         r"DistBackendError",
         r"RPC call to \w+ timed out",
+        # A child that says nothing: what it was to find out is said to have failed.
+        r"^RuntimeError: Error raised in subprocess:$",
+        vague=True,
+    ),
+    _rule(
+        FailureClass.MODEL_UNSUPPORTED,
+        r"Model architectures .* failed to be inspected",
         vague=True,
     ),
     # -- refusals in words of their own, when nothing else says why -----------------------------

@@ -34,6 +34,7 @@ class Raised:
         uncaught: whether nothing caught it before it left its process; set for the causes of
             such an exception too.
         cause: the exception that stands above it in a chain.
+        quotes: its message is the traceback of another process, which says why.
     """
 
     line: LogLine
@@ -41,6 +42,7 @@ class Raised:
     uncaught: bool
     details: list[LogLine] = field(default_factory=list)
     cause: Raised | None = None
+    quotes: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +107,8 @@ class Tracebacks:
         if line.text.endswith("(most recent call last):") and "Traceback" in line.text:
             before = self._open.get(line.process)
             cause = before.raised if before is not None and before.chained else None
+            if before is not None and before.raised and before.level == line.level:
+                before.raised.quotes = not before.chained
             self._open[line.process] = _Open(line.level, self._ignore_next, cause=cause)
             self._ignore_next = False
             return True

@@ -56,6 +56,11 @@ class Candidate:
         return not self.line.level and not self.uncaught
 
     @property
+    def quotes(self) -> bool:
+        """Whether another exception, which it quotes, says why."""
+        return self.raised is not None and self.raised.quotes
+
+    @property
     def decisive(self) -> bool:
         """Whether its words say why, and nothing else can have been the reason."""
         return self.rule is not None and not self.rule.vague and not self.handled
@@ -126,7 +131,7 @@ def judge(evidence: Evidence, exit_code: int | None, signal: int | None) -> Fail
     if evidence.dead_child is not None:
         code = failures.child_exit_code(evidence.dead_child.text) or 0
         return _of_line(_class_of_signal(-code), evidence.dead_child, evidence.phase)
-    weak = [c for c in candidates if c.rule is not None]
+    weak = [c for c in candidates if c.rule is not None and not c.quotes]
     unhandled = [c for c in candidates if not c.handled]
     for candidate in weak:
         if not candidate.handled or not unhandled:
