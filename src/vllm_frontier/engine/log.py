@@ -110,9 +110,7 @@ class LineSplitter:
         number = self.number
         for line in lines:
             self.number = number + 1
-            if line.startswith(b'{"'):
-                yield from ((number, part) for part in _lines_of_record(line))
-            elif b"\r" in line or b"%|" in line:
+            if line.startswith(b'{"') or b"\r" in line or b"%|" in line:
                 yield from ((number, part) for part in _parts(line))
             else:
                 yield number, line
@@ -153,6 +151,9 @@ def _lines_of_record(line: bytes) -> list[bytes]:
 
 
 def _parts(line: bytes) -> Iterator[bytes]:
+    if line.startswith(b'{"'):
+        yield from _lines_of_record(line)
+        return
     for part in line.split(b"\r"):
         if not part:
             continue

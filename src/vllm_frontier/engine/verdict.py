@@ -160,12 +160,12 @@ def _undecided(
         first = evidence.fatal.number if evidence.fatal is not None else 0
         raised = next((c for c in candidates if c.line.number >= first), candidates[0])
         return _of_line(unknown, raised.line, raised.phase)
+    if signal is not None:
+        return _of_signal(signal, evidence)
     if evidence.fatal is not None:
         # Nothing was raised and yet the engine is gone: it was ended from outside or by
         # something that leaves no trace.
         return _of_line(FailureClass.ENGINE_CRASHED, evidence.fatal, evidence.phase)
-    if signal is not None:
-        return _of_signal(signal, evidence)
     if exit_code is None or (evidence.started and exit_code == 0):
         return None
     last = evidence.last or LogLine(0, f"ended with exit code {exit_code}", "", "")
