@@ -2,32 +2,31 @@
 
     python benchmarks/explain_large_log.py [--mebibytes 200]
 
-Writes four logs of that size to a temporary folder: a server that served for days and then ran
-out of memory; the same with a failed request in every chunk; one that wrote debug lines while it
-started; and one whose every line is part of a traceback. Prints seconds and peak memory of a
-child process for each.
+Writes five logs of that size to a temporary folder: a server that served for days and then ran
+out of memory; the same with a failed request in every chunk; the same as JSON records of Docker;
+one that wrote debug lines while it started; and one whose every line is part of a traceback.
+Prints seconds and peak memory of `vllm-frontier explain --json` for each.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs"
-READ = """
-import resource, sys, time
-from pathlib import Path
-from vllm_frontier.engine.reading import read
-begin, cpu = time.perf_counter(), time.process_time()
-reading = read(Path(sys.argv[1]), 1)
-seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-failure = reading.failure
-print(f"{seconds:.2f} s ({cpu:.2f} s CPU), {mebibytes:.0f} MiB, {failure and failure.failure_class}"
-      f" in line {failure and failure.evidence_line}")
+MEASURE = """
+import resource, subprocess, sys, time
+begin = time.perf_counter()
+done = subprocess.run([sys.executable, "-m", "vllm_frontier", "explain", "--json", "--exit-code",
+                       "1", sys.argv[1]], capture_output=True, check=True)
+seconds = time.perf_counter() - begin
+mebibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print(f"{seconds:.2f} {mebibytes:.0f}")
+print(done.stdout.decode())
 """
 
 ACCESS = b'INFO:     127.0.0.1:42606 - "GET /metrics HTTP/1.1" 200 OK\n'
@@ -69,6 +68,12 @@ def write(path: Path, head: bytes, block: bytes, tail: bytes, size: int) -> None
         file.write(tail)
 
 
+def as_records(text: bytes) -> bytes:
+    """Every line as a record of Docker's JSON log driver."""
+    records = [{"log": f"{line}\n", "stream": "stdout"} for line in text.decode().splitlines()]
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
 def main() -> None:
     """Write and read the logs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -80,6 +85,7 @@ def main() -> None:
     cases = {
         "quiet": (serving[0], quiet, serving[1]),
         "failed requests": (serving[0], quiet * 300 + REQUEST_ERROR, serving[1]),
+        "json records": tuple(as_records(part) for part in (serving[0], quiet, serving[1])),
         "debug while starting": (starting[0], DEBUG, starting[1]),
         "only tracebacks": (serving[0], REQUEST_ERROR, serving[1]),
     }
@@ -88,9 +94,15 @@ def main() -> None:
             log = Path(folder) / "server.log"
             write(log, head, block, tail, size)
             process = subprocess.run(
-                [sys.executable, "-c", READ, str(log)], capture_output=True, text=True, check=True
+                [sys.executable, "-c", MEASURE, log], capture_output=True, text=True, check=True
             )
-            print(f"{name:22} {process.stdout.strip()}")
+            figures, _, document = process.stdout.partition("\n")
+            seconds, mebibytes = figures.split()
+            found = json.loads(document)
+            print(
+                f"{name:22} {seconds:>6} s {mebibytes:>5} MiB  {found['failure_class']} in line "
+                f"{found['evidence_line']}"
+            )
 
 
 if __name__ == "__main__":
