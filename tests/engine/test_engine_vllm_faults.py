@@ -109,9 +109,11 @@ def test_a_part_of_the_engine_killed_in_a_request(role: str, words: str, tmp_pat
     spec = sweep(MODEL, workload=WORKLOAD)
     finished = attempt(spec, CELL, tmp_path, step=strike.while_a_task_is_answered)
     strike.join()
+    evidence = finished.row["evidence"] or ""
     assert_row(
         finished,
-        FailureClass.ENGINE_CRASHED,
+        # vLLM does not always learn which signal it was; without that, the engine just ended.
+        FailureClass.KILLED if "(exit code: -9)" in evidence else FailureClass.ENGINE_CRASHED,
         Phase.MEASURE,
         words=(words,),
         started=True,
@@ -145,9 +147,30 @@ def test_the_api_server_killed_in_a_request(tmp_path: Path) -> None:
     assert finished.row["ended_at"].timestamp() - (strike.sent_at or 0.0) < 8.0
 
 
-@pytest.mark.parametrize("role", [API_SERVER, WORKER])
-def test_a_server_that_stands_still_in_a_request(role: str, tmp_path: Path) -> None:
-    strike = Strike(role, signal.SIGSTOP)
+def test_a_server_told_to_stop_in_a_request(tmp_path: Path) -> None:
+    strike = Strike(API_SERVER, signal.SIGTERM)
+    spec = sweep(MODEL, workload=WORKLOAD)
+    finished = attempt(spec, CELL, tmp_path, step=strike.while_a_task_is_answered)
+    strike.join()
+    # As the moment has it, vLLM closes the answer in good order after some tokens (finish reason
+    # `abort`), ends it with an error, or leaves it open for ever. None of it was measured.
+    assert [run["kind"] for run in finished.runs] == ["fill", "prefill"]
+    told = finished.row["failure_class"]
+    assert told in ("killed", "engine_crashed", "request_timeout")
+    assert_row(
+        finished,
+        FailureClass(told),
+        Phase.MEASURE,
+        words=(),
+        started=True,
+        filled=True,
+        in_log=finished.row["evidence_line"] is not None,
+    )
+    assert (finished.row["exit_code"], finished.row["signal"]) in ((0, None), (None, None))
+
+
+def test_a_server_that_stands_still_in_a_request(tmp_path: Path) -> None:
+    strike = Strike(API_SERVER, signal.SIGSTOP)
     spec = sweep(MODEL, workload=WORKLOAD)
     finished = attempt(spec, CELL, tmp_path, step=strike.while_a_task_is_answered)
     strike.join()
@@ -162,8 +185,9 @@ def test_a_server_that_stands_still_in_a_request(role: str, tmp_path: Path) -> N
     )
     assert (finished.row["exit_code"], finished.row["signal"]) == (None, None)
     assert [run["kind"] for run in finished.runs] == ["fill", "prefill"]
-    stood_s = finished.row["ended_at"].timestamp() - (strike.sent_at or 0.0)
-    assert REQUEST_TIMEOUT_S - 1.5 < stood_s < REQUEST_TIMEOUT_S + 15.0
+    assert REQUEST_TIMEOUT_S <= finished.row["measure_s"] < REQUEST_TIMEOUT_S + 10.0
+    stopped_s = finished.row["wall_s"] - finished.row["ready_s"] - finished.row["measure_s"]
+    assert stopped_s < 15.0
 
 
 def test_a_port_that_was_taken_by_something_silent(tmp_path: Path) -> None:
