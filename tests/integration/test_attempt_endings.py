@@ -130,6 +130,19 @@ def test_without_speculation_nothing_is_told_of_it(tmp_path: Path) -> None:
     assert outcome.spec_state is None
 
 
+def test_secrets_do_not_stay_in_the_log(tmp_path: Path) -> None:
+    card = card_file(tmp_path, faults=[{"at": "measure", "kind": "error"}])
+    spec = sweep(card)
+    # The server prints the model's name, which is also the value of a secret here.
+    engine = replace(spec.engine, env={"MY_API_KEY": "some/model"})
+    outcome = attempt(replace(spec, engine=engine), tmp_path)
+    assert outcome.log_tail
+    assert "some/model" not in outcome.log_tail
+    log = (tmp_path / "server.log").read_text()
+    assert "some/model" not in log
+    assert "model='***'" in log
+
+
 # -- others on the card --------------------------------------------------------------------------
 
 SOURCE = Path(__file__).parents[1] / "unit/fake_nvml.c"

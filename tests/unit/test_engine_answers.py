@@ -30,6 +30,11 @@ OOM = (
         # The request quotes words that mean something in a log; the server is well.
         ("'messages' holds: Address already in use", 400, FailureClass.INVALID_ARGUMENT),
         ("too many requests", 429, None),
+        (
+            "/tokenize makes no two different tokens of a text",
+            200,
+            FailureClass.MODEL_CORRUPT,
+        ),
         ("timed out", 408, None),
     ],
 )

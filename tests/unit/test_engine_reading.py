@@ -192,3 +192,13 @@ def test_memory_stays_small_on_a_log_without_line_ends(tmp_path: Path) -> None:
     reader.feed(b"\nApplication startup complete.\n")
     assert reader.reading().started
     assert len(reader._splitter.pending) < 100_000
+
+
+def test_a_server_that_was_told_to_stop_says_so() -> None:
+    reading = read(LOGS / "term_idle.log", 0)
+    assert reading.failure is None
+    assert reading.stop_line is not None
+    number, text = reading.stop_line
+    assert "hut" in text
+    assert text in (LOGS / "term_idle.log").read_text().splitlines()[number - 1]
+    assert read(LOGS / "rlimit_as_4g.log").stop_line is None

@@ -92,3 +92,15 @@ def test_comments_and_other_lines_are_passed_over() -> None:
     assert reader.feed("", 1.0) is None
     assert reader.feed("event: message", 1.0) is None
     assert reader.chunks == 0
+
+
+def test_a_request_that_the_server_aborted_is_no_answer() -> None:
+    # Complete in form: text, a reason, usage and the end of the stream.
+    failure = read(
+        (1.0, text_event("half")),
+        (1.5, text_event("", finish="abort")),
+        (1.5, usage_event(9, 2)),
+    )
+    assert isinstance(failure, RequestFailure)
+    assert failure.kind is FailureKind.STREAM_ERROR
+    assert failure.message == "the server aborted the request, after 1 chunks"

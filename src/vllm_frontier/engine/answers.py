@@ -6,6 +6,9 @@ from vllm_frontier.engine.failures import WRAPPERS, name_of
 from vllm_frontier.engine.rules import rule_for
 from vllm_frontier.outcome import FailureClass, Phase
 
+# How a request is refused here before it is sent: the model came without a usable tokenizer.
+NO_TOKENIZER = "/tokenize makes no two different tokens"
+
 # Another try with the same request may be answered: too slow, too many.
 _PASSING = (408, 425, 429)
 
@@ -17,6 +20,8 @@ def class_of_answer(message: str, http_status: int | None) -> FailureClass | Non
         message: the error's message.
         http_status: of the answer; 200 for an error inside a stream.
     """
+    if message.startswith(NO_TOKENIZER):
+        return FailureClass.MODEL_CORRUPT
     rule = None if WRAPPERS.search(message) else rule_for(message)
     if rule is not None and (rule.out_of_memory or http_status != 400):
         return name_of(rule, (), Phase.READY, started=True)[0]

@@ -43,6 +43,7 @@ class LogReading:
         facts: memory facts, whether or not it came up.
         failure: why it did not (or no longer does) serve; None for a healthy log.
         ready_line: the line that shows that it came up, with its number; None where it did not.
+        stop_line: the line that shows that a server that was well was told to stop.
         last_line: the last line that says something, while nothing is decided.
     """
 
@@ -51,6 +52,7 @@ class LogReading:
     facts: StartupFacts
     failure: Failure | None
     ready_line: tuple[int, str] | None = None
+    stop_line: tuple[int, str] | None = None
     last_line: tuple[int, str] | None = None
 
 

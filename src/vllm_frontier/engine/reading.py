@@ -9,6 +9,7 @@ one log (a container that restarts) only the last one counts.
 from __future__ import annotations
 
 import io
+import re
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO
@@ -57,7 +58,9 @@ _ENGINE_NEWS = (
 )
 _STOPPING = ("Shutting down", "[shutdown] API server: shutdown triggered")
 _QUIET = frozenset({"INFO", "DEBUG", "WARNING"})
-_SAYS_LITTLE = ("Process ", "nanobind:", "warnings.warn", "Exception ignored")
+_SAYS_LITTLE = re.compile(
+    r"Process |nanobind:|warnings\.warn|Exception ignored|\S*resource_tracker\.py:\d+: "
+)
 
 
 class LogReader:
@@ -137,7 +140,7 @@ class LogReader:
             self._facts.observe(text)
             self._see_marker(line)
         elif text.startswith(_STOPPING) and self._seen.fatal is None:
-            self._seen.stopping = True
+            self._seen.stop = self._seen.stop or line
         if text[0] not in " \t[":
             self._seen.last = line
 
@@ -161,7 +164,7 @@ class LogReader:
                 )
         elif not line.level and failures.BARE_EXCEPTION.match(text):
             self._take_bare(line)
-        if text[0] not in " \t[" and not text.startswith(_SAYS_LITTLE):
+        if text[0] not in " \t[" and not _SAYS_LITTLE.match(text):
             self._seen.last = line
 
     def _take_bare(self, line: LogLine) -> None:
@@ -296,6 +299,7 @@ class LogReader:
             facts=self._facts.facts,
             failure=failure,
             ready_line=_numbered(self._seen.ready) if started else None,
+            stop_line=_numbered(self._seen.stop),
             last_line=_numbered(self._seen.last) if open_end else None,
         )
 

@@ -151,6 +151,7 @@ RULES: tuple[Rule, ...] = (
         r"is not valid for this configuration.*(?:compute capability|device)",
         r"quantization is currently not supported in",
         r"not supported in this architecture",
+        r"is not implemented for the current platform",
         r"PTXASError|ptxas fatal",
         r"\b0 active drivers",
         # A build of vLLM whose compiled part does not load, or lacks the operation here.
@@ -219,8 +220,17 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureClass.MODEL_CORRUPT,
         r"^(?:KeyError|AssertionError|IndexError)\b",
-        r"^RuntimeError: .*must match the size of tensor",
-        frames=r"load_weights|weight_loader|load_model",
+        r"^RuntimeError: .*(?:must match the size of tensor|exceeds dimension size)",
+        r"^RuntimeError: .*[Ss]ize mismatch",
+        r"^RuntimeError: shape '.*' is invalid for input of size",
+        frames=r"load_weights|weight_loader|load_model|load_\w*weight",
+    ),
+    _rule(
+        FailureClass.MODEL_CORRUPT,
+        r"JSONDecodeError: ",
+        r"^Exception: .* at line \d+ column \d+",
+        r"^Exception: data did not match any variant of untagged enum",
+        frames=r"from_pretrained|get_tokenizer|get_config|load_json|get_config_dict|from_file",
     ),
     _rule(
         FailureClass.MODEL_UNAVAILABLE,

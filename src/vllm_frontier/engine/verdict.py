@@ -82,7 +82,7 @@ class Evidence:
     Attributes:
         phase: the last phase.
         started: whether the server came up.
-        stopping: whether it was told to stop while it was well.
+        stop: the line that shows that it was told to stop while it was well.
         fatal: the first line that tells that the engine is beyond recovery.
         final: whether the last word of a failed start was said.
         dead_child: the line that tells of a worker ended by a signal.
@@ -94,7 +94,7 @@ class Evidence:
 
     phase: Phase = Phase.SPAWN
     started: bool = False
-    stopping: bool = False
+    stop: LogLine | None = None
     fatal: LogLine | None = None
     final: bool = False
     dead_child: LogLine | None = None
@@ -102,6 +102,11 @@ class Evidence:
     last: LogLine | None = None
     engines: set[str] = field(default_factory=set)
     candidates: deque[Candidate] = field(default_factory=_candidates)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop while it was well."""
+        return self.stop is not None
 
     @property
     def certain(self) -> bool:

@@ -70,9 +70,9 @@ class ServerClient:
         """Give up all connections."""
         self._http.close()
 
-    def healthy(self) -> bool:
-        """Whether `/health` answers with 200."""
-        return not isinstance(self._ask("GET", "/health", QUICK_TIMEOUT_S), RequestFailure)
+    def healthy(self, timeout_s: float = QUICK_TIMEOUT_S) -> bool:
+        """Whether `/health` answers with 200 within `timeout_s` seconds."""
+        return not isinstance(self._ask("GET", "/health", timeout_s), RequestFailure)
 
     def served_models(self) -> list[str]:
         """Names of the served models; empty when the server does not tell."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+# What vLLM calls a request that it ends because it was told to stop.
+_ABORTED = "abort"
+
 
 class FailureKind(StrEnum):
     """How a request failed."""
@@ -102,6 +105,8 @@ class StreamReader:
             return RequestFailure(
                 FailureKind.DISCONNECTED, f"the stream ended early, after {self.chunks} chunks"
             )
+        if self._finish_reason == _ABORTED:
+            return _stream_error(f"the server aborted the request, after {self.chunks} chunks")
         prompt, completion = self._usage.get("prompt_tokens"), self._usage.get("completion_tokens")
         if not isinstance(prompt, int) or not isinstance(completion, int):
             return _stream_error("the stream ended without usage figures")

@@ -26,6 +26,7 @@ from vllm_frontier.launch.environment import launch_environment
 from vllm_frontier.launch.leftovers import private_tmp, remove_tmp
 from vllm_frontier.launch.ports import free_port
 from vllm_frontier.launch.process import ExitStatus, Launch
+from vllm_frontier.launch.secrets import conceal, conceal_in_file, secret_values
 from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
 from vllm_frontier.measure.pace import Pace
 from vllm_frontier.measure.session import FILL_ANSWER_TOKENS, fill, measure
@@ -43,6 +44,8 @@ from vllm_frontier.trial.record import LaunchRecord
 from vllm_frontier.trial.request import AttemptRequest, Progress, Steps
 
 POLL_S = 0.2
+# Something silent on the port must not keep the log from being looked at.
+HEALTH_S = 1.0
 # vLLM needs about 5 s to notice that its engine process is gone.
 DEATH_NOTICE_S = 8.0
 # A server that is still loading swallows the first SIGTERM; there is nothing to wait for.
@@ -79,6 +82,7 @@ class _Attempt:
         self.failure: Failure | None = None
         self.exit: ExitStatus | None = None
         self.before: MemoryState | None = None
+        self.secrets: tuple[str, ...] = ()
         self.began_at = time.time()
         self.began = time.monotonic()
         self.times: dict[str, float] = {}
@@ -95,6 +99,7 @@ class _Attempt:
         tmp = private_tmp()
         try:
             environment = launch_environment(self.request.environment, plan.env, tmp=tmp)
+            self.secrets = secret_values(environment, plan.argv)
             with Launch.prepare(
                 plan.argv, env=environment, log=self.request.log, cwd=tmp
             ) as launch:
@@ -117,6 +122,7 @@ class _Attempt:
                 self._blame_others()
                 return self._outcome(sampler.peak_gib)
         finally:
+            conceal_in_file(self.request.log, self.secrets)
             remove_tmp(tmp)
 
     # Before the launch
@@ -188,7 +194,7 @@ class _Attempt:
                 self._read_end(launch, None)
                 if self.failure is not None:
                     return
-            if client.healthy():
+            if client.healthy(HEALTH_S):
                 self._check_identity(client)
                 return
             if time.monotonic() > deadline:
@@ -283,7 +289,17 @@ class _Attempt:
             if not self.started:
                 self.phase = reading.failure.phase
         elif ended is not None:
-            self._fail(FailureClass.ENGINE_CRASHED, f"the server ended by itself ({ended})")
+            self.failure = self._ended_by_itself(reading, ended)
+
+    def _ended_by_itself(self, reading: LogReading, ended: ExitStatus) -> Failure:
+        """A server that shut down in good order was told to, and not by this attempt."""
+        if reading.stop_line is not None:
+            number, text = reading.stop_line
+            return Failure(FailureClass.KILLED, self.phase, text, number)
+        how = f"exit code {ended.exit_code}" if ended.signal is None else f"signal {ended.signal}"
+        return Failure(
+            FailureClass.ENGINE_CRASHED, self.phase, f"the server ended by itself with {how}"
+        )
 
     def _blame_others(self) -> None:
         """With nothing of the launch left: was its lack of memory somebody else's doing?"""
@@ -337,7 +353,7 @@ class _Attempt:
 
     def _log_tail(self) -> str | None:
         unknown = self.failure is not None and (self.failure.failure_class is FailureClass.UNKNOWN)
-        return last_lines(self.request.log) if unknown else None
+        return conceal(last_lines(self.request.log), self.secrets) if unknown else None
 
     def _fail(self, failure_class: FailureClass, evidence: str) -> None:
         self.failure = Failure(failure_class, self.phase, evidence)
@@ -346,6 +362,9 @@ class _Attempt:
         ended_at = time.time()
         status = Status.MEASURED
         if self.failure is not None:
+            self.failure = replace(
+                self.failure, evidence=conceal(self.failure.evidence, self.secrets)
+            )
             status = self.failure.failure_class.status
         return Outcome(
             status=status,

@@ -1,0 +1,70 @@
+"""Secrets in what a server prints: taken out of its log before anybody keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vllm_frontier.launch.environment import MASK, is_secret, mask_secrets
+
+# A shorter value would be found in words that have nothing to do with it.
+SHORTEST = 8
+_CHUNK = 1024 * 1024
+
+
+def secret_values(environment: Mapping[str, str], argv: Sequence[str]) -> tuple[str, ...]:
+    """The values that must not be written down, longest first.
+
+    Args:
+        environment: of the launch; secret by the names of its variables.
+        argv: of the launch; secret by the names of its options.
+    """
+    found = {value for name, value in environment.items() if is_secret(name)}
+    for word, masked in zip(argv, mask_secrets(argv), strict=True):
+        if masked == MASK:
+            found.add(word)
+        elif masked != word and masked.endswith(f"={MASK}"):
+            found.add(word.partition("=")[2])
+    return tuple(sorted((each for each in found if len(each) >= SHORTEST), key=len, reverse=True))
+
+
+def conceal(text: str, secrets: Sequence[str]) -> str:
+    """The text with every secret as `***`."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text
+
+
+def conceal_in_file(path: Path, secrets: Sequence[str]) -> bool:
+    """Replace every secret in a file that nobody writes any more; whether there was one.
+
+    Raises:
+        OSError: the file can be read but not replaced.
+    """
+    hidden = [secret.encode() for secret in secrets]
+    if not hidden or not path.exists() or not _contains(path, hidden):
+        return False
+    copy = path.with_name(f"{path.name}.tmp")
+    with path.open("rb") as source, copy.open("wb") as target:
+        for line in source:
+            target.write(_concealed(line, hidden))
+    copy.replace(path)
+    return True
+
+
+def _concealed(line: bytes, hidden: Sequence[bytes]) -> bytes:
+    for secret in hidden:
+        line = line.replace(secret, MASK.encode())
+    return line
+
+
+def _contains(path: Path, hidden: Sequence[bytes]) -> bool:
+    overlap = max(len(secret) for secret in hidden) - 1
+    tail = b""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            data = tail + chunk
+            if any(secret in data for secret in hidden):
+                return True
+            tail = data[-overlap:] if overlap else b""
+    return False
