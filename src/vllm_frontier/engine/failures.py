@@ -19,6 +19,7 @@ WRAPPERS = re.compile(
     r"|EngineCore encountered an issue"
     r"|WorkerProc initialization failed"
     r"|died unexpectedly"
+    r"|Engine process \(pid \d+\) died"
     r"|Failed core proc\(s\)"
     r"|^RuntimeError: cancelled$"
     r"|Background loop has errored"
@@ -39,6 +40,7 @@ FATAL = re.compile(
     r"|Engine process failed to start"
     r"|EngineDeadError"
     r"|died unexpectedly"
+    r"|Engine process \(pid \d+\) died"
     r"|Failed to load model - not enough GPU memory"
     r"|AsyncLLM output_handler failed"
 )

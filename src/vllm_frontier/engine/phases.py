@@ -87,6 +87,7 @@ MARKERS = (
     Marker("XPU KV cache size", Phase.ALLOCATE_KV, whole_engine=True),
     Marker("Maximum concurrency for", Phase.ALLOCATE_KV, whole_engine=True),
     Marker("# GPU blocks", Phase.ALLOCATE_KV, whole_engine=True),
+    Marker("# cpu blocks", Phase.ALLOCATE_KV, whole_engine=True),
     Marker("# cuda blocks", Phase.ALLOCATE_KV, whole_engine=True),
     Marker("Capturing CUDA graph", Phase.CAPTURE_GRAPHS),
     Marker("Capturing cudagraphs", Phase.CAPTURE_GRAPHS),

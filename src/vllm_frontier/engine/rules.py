@@ -172,6 +172,7 @@ RULES: tuple[Rule, ...] = (
         r"cannot find -lcuda",
         r"could not select device driver",
         r"requires Triton\b",
+        r"libtcmalloc is not found",
     ),
     _rule(
         FailureClass.GPU_LOST,
