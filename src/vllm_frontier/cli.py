@@ -151,10 +151,18 @@ def explain(log: BinaryIO, exit_code: int | None, as_json: bool) -> int:
 
     LOG is a file, or - for standard input.
     """
+    from vllm_frontier.engine.log import not_text
     from vllm_frontier.engine.reading import read_stream
     from vllm_frontier.report import explanation
 
-    found = explanation.document(read_stream(log, exit_code))
+    try:
+        reader = io.BufferedReader(log) if isinstance(log, io.RawIOBase) else log
+        problem = not_text(reader)
+        if problem is not None:
+            raise click.UsageError(problem, click.get_current_context())
+        found = explanation.document(read_stream(reader, exit_code))
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"LOG cannot be read: {error}.") from error
     if as_json:
         _print_json(found)
     else:

@@ -78,8 +78,8 @@ class WorkloadConf:
     temperature: float = 0.0
     thinking: bool = False
     prefill_tokens: int = 4096
-    slowest_prefill_tok_s: float = 50.0
-    slowest_decode_tok_s: float = 1.0
+    slowest_prefill_tok_s: Optional[float] = None
+    slowest_decode_tok_s: Optional[float] = None
     request_timeout_s: Optional[float] = None
     fill_timeout_s: Optional[float] = None
 

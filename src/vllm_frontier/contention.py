@@ -9,42 +9,29 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllm_frontier import telemetry
-from vllm_frontier.outcome import Failure, FailureClass, StartupFacts
+from vllm_frontier.outcome import Failure, FailureClass, StartupFacts, Status
 from vllm_frontier.telemetry import CardProcess
 
 # Figures move by this much without anybody doing anything, GiB.
 NOISE_GIB = 0.1
-# A driver needs a moment to hand back the memory of processes that are gone, seconds.
-RELEASE_S = 5.0
 _POLL_S = 0.2
 
 _ABOVE_FREE = re.compile(r"\((-?[\d.]+)/[\d.]+ GiB\).*?([\d.]+) GiB\)")
+# "... of which 605.88 MiB is free", before PyTorch 2.1 "605.88 MiB free;".
 _ALLOCATION = re.compile(
     r"Tried to allocate (?P<size>[\d.]+) (?P<unit>[KMG])iB.*?"
-    r"of which (?P<free>[\d.]+) (?P<free_unit>[KMG])iB is free"
+    r"(?P<free>[\d.]+) (?P<free_unit>[KMG])iB (?:is )?free"
 )
 _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0}
 
-_OF_MEMORY = frozenset(
-    {
-        FailureClass.KV_TOO_SMALL,
-        FailureClass.KV_NONE,
-        FailureClass.STATE_SLOTS_TOO_FEW,
-        FailureClass.OOM_LOAD,
-        FailureClass.OOM_PROFILE,
-        FailureClass.OOM_GRAPH_CAPTURE,
-        FailureClass.OOM_WARMUP,
-        FailureClass.OOM_SERVE,
-        FailureClass.UTILIZATION_ABOVE_FREE,
-    }
-)
 # On a CPU the KV cache is given in bytes: what others hold only matters to this refusal.
 _OF_HOST_MEMORY = frozenset({FailureClass.UTILIZATION_ABOVE_FREE})
+HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +39,48 @@ class MemoryState:
     """Memory in use at one moment.
 
     Attributes:
-        used_gib: all of it, on the cards together or on the host; None if it cannot be read.
+        used_gib: by card (UUID), or under `host` that of the machine; what cannot be read is
+            not there.
         processes: those that the driver shows on the cards, this program left out.
     """
 
-    used_gib: float | None
+    used_gib: Mapping[str, float] = field(default_factory=dict)
     processes: tuple[CardProcess, ...] = ()
+
+    def lowest(self, earlier: Mapping[str, float]) -> MemoryState:
+        """This state, with a lower figure where an earlier one of the same card was lower."""
+        used = {where: min(gib, earlier.get(where, gib)) for where, gib in self.used_gib.items()}
+        return replace(self, used_gib=used)
 
 
 def read_state(uuids: Sequence[str], *, host: bool = False) -> MemoryState:
     """The state of some cards, or (`host`, without cards) of this machine's own memory."""
     if not uuids:
-        return MemoryState(telemetry.host_memory_used_gib() if host else None)
+        used = telemetry.host_memory_used_gib() if host else None
+        return MemoryState({} if used is None else {HOST: used})
     found = [card for card in telemetry.cards() if card.uuid in uuids]
-    used = [card.used_gib for card in found if card.used_gib is not None]
-    processes = tuple(process for card in found for process in card.processes or ())
-    return MemoryState(sum(used) if used else None, processes)
+    return MemoryState(
+        {card.uuid: card.used_gib for card in found if card.used_gib is not None},
+        tuple(process for card in found for process in card.processes or ()),
+    )
 
 
 def excess_gib(baseline: MemoryState | None, *later: MemoryState | None) -> float | None:
-    """How far memory in use lay above the baseline at most; None where that is not known."""
-    if baseline is None or baseline.used_gib is None:
+    """How far memory in use lay above the baseline on any card; None where it is not known."""
+    if baseline is None:
         return None
-    used = [state.used_gib for state in later if state is not None and state.used_gib is not None]
-    return max(used) - baseline.used_gib if used else None
+    above = [
+        gib - baseline.used_gib[where]
+        for state in later
+        if state is not None
+        for where, gib in state.used_gib.items()
+        if where in baseline.used_gib
+    ]
+    return max(above) if above else None
 
 
 def settled_state(
-    read: Callable[[], MemoryState], baseline: MemoryState | None, timeout_s: float = RELEASE_S
+    read: Callable[[], MemoryState], baseline: MemoryState | None, timeout_s: float
 ) -> MemoryState:
     """The state once memory in use is back at the baseline, or after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
@@ -93,7 +94,9 @@ def settled_state(
 
 def may_be_contended(failure: Failure, *, host: bool = False) -> bool:
     """Whether somebody else's memory can be the reason of a failure of this class."""
-    return failure.failure_class in (_OF_HOST_MEMORY if host else _OF_MEMORY)
+    if host:
+        return failure.failure_class in _OF_HOST_MEMORY
+    return failure.failure_class.status is Status.INFEASIBLE
 
 
 def unless_contended(
@@ -102,7 +105,7 @@ def unless_contended(
     *,
     above_gib: float | None,
     tolerance_gib: float,
-    state: MemoryState | None = None,
+    who: str = "",
     host: bool = False,
 ) -> Failure:
     """The failure, or `memory_contended` where others held memory above the baseline.
@@ -115,7 +118,7 @@ def unless_contended(
         facts: its figures.
         above_gib: from `excess_gib`.
         tolerance_gib: how far memory in use may lie above the baseline.
-        state: who is on the card, for the evidence.
+        who: from `holders`, for the evidence.
         host: the memory is the machine's own, not a card's.
     """
     if not may_be_contended(failure, host=host) or above_gib is None or above_gib <= NOISE_GIB:
@@ -125,7 +128,7 @@ def unless_contended(
         return failure
     evidence = (
         f"{failure.evidence} [while {above_gib:.2f} GiB more were in use than before the sweep"
-        f"{holders(state)}]"
+        f"{who}]"
     )
     return replace(failure, failure_class=FailureClass.MEMORY_CONTENDED, evidence=evidence)
 
@@ -149,11 +152,15 @@ def shortage_gib(failure: Failure, facts: StartupFacts) -> float | None:
     return size * _GIB[asked["unit"]] - free * _GIB[asked["free_unit"]]
 
 
-def holders(state: MemoryState | None) -> str:
-    """Who holds memory on the cards, as the end of a sentence; empty where nobody is shown."""
-    if state is None or not state.processes:
-        return ""
-    return ": " + ", ".join(_described(process) for process in state.processes)
+def holders(state: MemoryState | None, baseline: MemoryState | None) -> str:
+    """Who has come to hold memory since the baseline, as the end of a sentence; or nothing."""
+    before = {} if baseline is None else {each.pid: each.used_gib for each in baseline.processes}
+    came = [
+        _described(each)
+        for each in (state.processes if state is not None else ())
+        if each.pid not in before or (each.used_gib or 0.0) > (before[each.pid] or 0.0)
+    ]
+    return f": {', '.join(came)}" if came else ""
 
 
 def _described(process: CardProcess) -> str:

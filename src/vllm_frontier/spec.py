@@ -87,7 +87,8 @@ class WorkloadSpec:
     prompt of a prefill run (cut to what the window allows). A request may take as long as its
     tokens take at the slowest believable speeds, and a minute more, before it counts as one that
     never ends; once a server has filled its window, a tenth of the speed it had there counts.
-    `request_timeout_s` and `fill_timeout_s` replace that (None: derived).
+    `request_timeout_s` and `fill_timeout_s` replace that (None: derived). The slowest speeds are
+    by default (None) 100 and 1 tokens/s on a card, 10 and 0.5 on a CPU.
     """
 
     tasks: tuple[str, ...] = ("edit", "code", "prose")
@@ -97,8 +98,8 @@ class WorkloadSpec:
     temperature: float = 0.0
     thinking: bool = False
     prefill_tokens: int = 4096
-    slowest_prefill_tok_s: float = 50.0
-    slowest_decode_tok_s: float = 1.0
+    slowest_prefill_tok_s: float | None = None
+    slowest_decode_tok_s: float | None = None
     request_timeout_s: float | None = None
     fill_timeout_s: float | None = None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm_frontier import ray_settings
 from vllm_frontier.cards import own_cards
+from vllm_frontier.contention import MemoryState, read_state
 from vllm_frontier.doctor import looks_like_path
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
@@ -161,6 +162,7 @@ def _schedule(
         identity=identity,
         environment=driver.environment,
         cards=cards,
+        baseline=driver.baseline(cards),
         out_of_time=out_of_time,
     )
     schedule.run(search, plan, driver)
@@ -194,6 +196,19 @@ class _Driver:
                 _end_leftovers(record.launch)
             self._note(record.cell, record.status)
             search.tell(record.cell, record.status)
+
+    def baseline(self, cards: tuple[str, ...]) -> MemoryState:
+        """What is in use while nothing of this sweep runs; on a card the least of all its runs.
+
+        What an earlier run left behind, and could not be ended, is so never taken for the
+        baseline.
+        """
+        found = read_state(cards, host=self._spec.card.kind == "cpu")
+        if cards:
+            for paths in self._store.paths.existing_attempts():
+                earlier = records.read_launch(paths).get("memory_baseline") or {}
+                found = found.lowest(earlier.get("used_gib") or {})
+        return found
 
     def done(self, cells: tuple[Cell, ...]) -> int:
         """How many of the cells need no further launch."""

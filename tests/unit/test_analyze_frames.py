@@ -321,9 +321,9 @@ def test_acceptance_is_accepted_over_drafts_by_position() -> None:
         *decode("d", "edit", 10.0),
     )
     assert acceptance(table).collect().rows() == [
-        ("a", 1, "edit", [0.75, 0.5], 2.25, "working"),
-        ("a", 1, "prose", [0.01, 0.0], 1.01, "ineffective"),
-        ("b", 1, "edit", [1.0, 1.0], 3.0, "suspect"),
+        ("a", 1, "edit", [0.75, 0.5], 2.25),
+        ("a", 1, "prose", [0.01, 0.0], 1.01),
+        ("b", 1, "edit", [1.0, 1.0], 3.0),
     ]
 
 

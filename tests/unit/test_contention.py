@@ -7,6 +7,7 @@ import pytest
 from vllm_frontier.contention import (
     MemoryState,
     excess_gib,
+    holders,
     read_state,
     settled_state,
     shortage_gib,
@@ -18,6 +19,10 @@ from vllm_frontier.telemetry import CardProcess
 ABOVE_FREE = (
     "ValueError: Free memory on device cuda:0 (29.80/31.36 GiB) on startup is less than desired "
     "GPU memory utilization (0.98, 30.73 GiB). Decrease GPU memory utilization"
+)
+OLD_OOM = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB (GPU 0; 23.65 GiB "
+    "total capacity; 21.10 GiB already allocated; 512.00 MiB free; 22.00 GiB reserved in total"
 )
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.74 GiB. GPU 0 has a total "
@@ -81,6 +86,7 @@ def test_on_a_host_only_the_refusal_for_free_memory_can_be_others_fault() -> Non
         (failure(FailureClass.KV_NONE), StartupFacts(kv_available_gib=0.0), None),
         (failure(FailureClass.UTILIZATION_ABOVE_FREE, ABOVE_FREE), StartupFacts(), 0.93),
         (failure(FailureClass.OOM_LOAD, OOM), StartupFacts(), 1.74 - 605.88 / 1024),
+        (failure(FailureClass.OOM_LOAD, OLD_OOM), StartupFacts(), 2.5),
         (failure(FailureClass.OOM_LOAD, "CUDA error: out of memory"), StartupFacts(), None),
     ],
 )
@@ -90,40 +96,69 @@ def test_what_was_missing_is_in_the_log(
     assert shortage_gib(found, facts) == (None if missing is None else pytest.approx(missing))
 
 
-def test_the_evidence_stays_and_names_who_holds_memory() -> None:
-    state = MemoryState(6.0, (CardProcess(5_000_000, 5.25), CardProcess(5_000_001, None)))
+def test_the_evidence_stays_and_names_who_came_to_hold_memory() -> None:
+    baseline = MemoryState({"GPU-0": 0.6}, (CardProcess(5_000_002, 0.5), CardProcess(5_000_003, 1)))
+    later = MemoryState(
+        {"GPU-0": 6.0},
+        (
+            CardProcess(5_000_000, 5.25),
+            CardProcess(5_000_001, None),
+            CardProcess(5_000_002, 0.5),  # was there, and takes no more
+            CardProcess(5_000_003, 1.5),
+        ),
+    )
+    who = holders(later, baseline)
+    assert who == ": pid 5000000 5.25 GiB, pid 5000001, pid 5000003 1.50 GiB"
+    assert holders(baseline, baseline) == holders(None, None) == ""
     blamed = unless_contended(
         failure(FailureClass.OOM_LOAD, "torch.OutOfMemoryError: x"),
         StartupFacts(),
         above_gib=5.25,
         tolerance_gib=0.5,
-        state=state,
+        who=": pid 7",
     )
     assert blamed.evidence == (
-        "torch.OutOfMemoryError: x [while 5.25 GiB more were in use than before the sweep: "
-        "pid 5000000 5.25 GiB, pid 5000001]"
+        "torch.OutOfMemoryError: x [while 5.25 GiB more were in use than before the sweep: pid 7]"
     )
     assert (blamed.evidence_line, blamed.phase) == (7, Phase.PROFILE)
 
 
+def test_cards_are_compared_one_by_one() -> None:
+    baseline = MemoryState({"a": 10.0, "b": 0.5})
+    # One card was handed back what another lost: their sum would hide it.
+    assert excess_gib(baseline, MemoryState({"a": 0.5, "b": 9.5})) == pytest.approx(9.0)
+    # A card that could not be read before says nothing now.
+    assert excess_gib(MemoryState({"a": 1.0}), MemoryState({"a": 1.2, "b": 9.0})) == pytest.approx(
+        0.2
+    )
+
+
 def test_the_highest_reading_counts_and_unknown_ones_do_not() -> None:
-    baseline = MemoryState(0.6)
-    assert excess_gib(baseline, MemoryState(0.7), MemoryState(3.6)) == pytest.approx(3.0)
-    assert excess_gib(baseline, None, MemoryState(None)) is None
-    assert excess_gib(None, MemoryState(3.6)) is None
-    assert excess_gib(MemoryState(None), MemoryState(3.6)) is None
+    baseline = MemoryState({"a": 0.6})
+    later = (MemoryState({"a": 0.7}), None, MemoryState({"a": 3.6}))
+    assert excess_gib(baseline, *later) == pytest.approx(3.0)
+    assert excess_gib(baseline, None, MemoryState()) is None
+    assert excess_gib(None, MemoryState({"a": 3.6})) is None
+    assert excess_gib(MemoryState(), MemoryState({"a": 3.6})) is None
+
+
+def test_what_an_earlier_run_left_behind_is_no_baseline() -> None:
+    now = MemoryState({"a": 20.6, "b": 0.5}, (CardProcess(7, 20.0),))
+    assert now.lowest({"a": 0.6, "b": 0.9, "c": 0.1}) == MemoryState(
+        {"a": 0.6, "b": 0.5}, now.processes
+    )
 
 
 def test_memory_that_is_being_handed_back_is_waited_for() -> None:
+    baseline = MemoryState({"a": 0.6})
     readings = iter([5.0, 2.0, 0.65])
-    state = settled_state(lambda: MemoryState(next(readings)), MemoryState(0.6), 5.0)
-    assert state.used_gib == 0.65
-    stays = settled_state(lambda: MemoryState(4.0), MemoryState(0.6), 0.3)
-    assert stays.used_gib == 4.0
+    state = settled_state(lambda: MemoryState({"a": next(readings)}), baseline, 5.0)
+    assert state.used_gib == {"a": 0.65}
+    stays = settled_state(lambda: MemoryState({"a": 4.0}), baseline, 0.3)
+    assert stays.used_gib == {"a": 4.0}
 
 
 def test_the_host_is_read_where_there_is_no_card() -> None:
-    assert read_state((), host=False) == MemoryState(None)
-    used = read_state((), host=True).used_gib
-    assert used is not None
+    assert read_state((), host=False) == MemoryState()
+    used = read_state((), host=True).used_gib["host"]
     assert 0.05 < used < 4096

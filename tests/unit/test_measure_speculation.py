@@ -37,7 +37,14 @@ def run(drafts: int | None, accepted: tuple[int, ...] | None, kind: str = "decod
         ([run(100, (100, 100, 100))], SpecState.SUSPECT),
         ([run(100, (100, 100, 99))], SpecState.WORKING),
         # Too few drafts to say that all of them is too many.
-        ([run(10, (10, 10, 10))], SpecState.WORKING),
+        ([run(10, (10, 10, 10))], None),
+        ([run(1, (0, 0, 0))], None),
+        # Counted by position and in sum: the two must agree.
+        ([replace(run(100, (10, 4, 2)), accepted_tokens=250)], SpecState.SUSPECT),
+        # A server that does not count by position.
+        ([replace(run(100, None), draft_tokens=300, accepted_tokens=300)], SpecState.SUSPECT),
+        ([replace(run(100, None), draft_tokens=300, accepted_tokens=150)], SpecState.WORKING),
+        ([replace(run(100, None), draft_tokens=300, accepted_tokens=1)], SpecState.INEFFECTIVE),
         # A later token cannot be accepted more often than an earlier one, nor more than drafted.
         ([run(100, (50, 60, 10))], SpecState.SUSPECT),
         ([run(100, (120, 60, 10))], SpecState.SUSPECT),

@@ -6,8 +6,6 @@ import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL, counted, works
 from vllm_frontier.analyze.speed import cell_speeds
-from vllm_frontier.measure.speculation import DEAD_BELOW, PINNED_FROM
-from vllm_frontier.outcome import SpecState
 
 _PLACE = ("context", "utilization", "extra")
 
@@ -65,8 +63,7 @@ def acceptance(runs: pl.LazyFrame) -> pl.LazyFrame:
 
     Returns:
         One row per cell_id, attempt and task that drafted: `acceptance` (list; the share of
-        drafts whose first n tokens were all accepted), `tokens_per_step` (1 and their sum),
-        `speculation`: a word of `SpecState` for this task alone.
+        drafts whose first n tokens were all accepted) and `tokens_per_step` (1 and their sum).
     """
     drafting = runs.filter(
         pl.col("kind") == "decode",
@@ -92,10 +89,5 @@ def acceptance(runs: pl.LazyFrame) -> pl.LazyFrame:
         .agg(pl.col("accepted").alias("acceptance"))
         .with_columns(
             tokens_per_step=1 + share.list.sum(),
-            speculation=pl.when(share.list.first() < DEAD_BELOW)
-            .then(pl.lit(SpecState.INEFFECTIVE.value))
-            .when(share.list.min() >= PINNED_FROM)
-            .then(pl.lit(SpecState.SUSPECT.value))
-            .otherwise(pl.lit(SpecState.WORKING.value)),
         )
     )

@@ -9,6 +9,15 @@ from vllm_frontier.outcome import FailureClass, Phase
 # How a request is refused here before it is sent: the model came without a usable tokenizer.
 NO_TOKENIZER = "/tokenize makes no two different tokens"
 
+# What can end a server that was well; other words of an error body are about its request.
+_OF_A_SERVER = frozenset(
+    {
+        FailureClass.ENGINE_CRASHED,
+        FailureClass.HOST_OOM,
+        FailureClass.DISK_FULL,
+        FailureClass.GPU_LOST,
+    }
+)
 # Another try with the same request may be answered: too slow, too many.
 _PASSING = (408, 425, 429)
 
@@ -22,8 +31,9 @@ def class_of_answer(message: str, http_status: int | None) -> FailureClass | Non
     """
     if message.startswith(NO_TOKENIZER):
         return FailureClass.MODEL_CORRUPT
-    rule = None if WRAPPERS.search(message) else rule_for(message)
-    if rule is not None and (rule.out_of_memory or http_status != 400):
+    asked_too_much = http_status == 400  # its words quote the request
+    rule = None if asked_too_much or WRAPPERS.search(message) else rule_for(message)
+    if rule is not None and (rule.out_of_memory or rule.failure_class in _OF_A_SERVER):
         return name_of(rule, (), Phase.READY, started=True)[0]
     if http_status is not None and 400 <= http_status < 500 and http_status not in _PASSING:
         # The server is well and refuses the request, and would refuse it again.

@@ -14,6 +14,14 @@ from dataclasses import dataclass, replace
 from vllm_frontier.outcome import StartupFacts
 
 _SIZE = r"(-?[\d,]*\.?\d+) ?([KMGT]i?B)"
+# As versions before 0.12 print the mode: the number of the enum, or those of its two parts.
+_GRAPH_MODES = {
+    "0": "NONE",
+    "1": "PIECEWISE",
+    "2": "FULL",
+    "[2,0]": "FULL_DECODE_ONLY",
+    "[2,1]": "FULL_AND_PIECEWISE",
+}
 _FACTOR = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 
 
@@ -51,7 +59,8 @@ class _Figures:
         )
 
     def set_kv_tokens(self, match: re.Match[str]) -> None:
-        self.facts = replace(self.facts, kv_tokens=_count(match[1]))
+        tokens = _count(match[1])
+        self.facts = replace(self.facts, kv_tokens=min(tokens, self.facts.kv_tokens or tokens))
 
     def set_auto_context(self, match: re.Match[str]) -> None:
         self.facts = replace(self.facts, auto_context=_count(match[1]))
@@ -78,6 +87,10 @@ class _Figures:
 
     def set_graph_mode(self, match: re.Match[str]) -> None:
         self.facts = replace(self.facts, graph_mode=match[1])
+
+    def set_graph_number(self, match: re.Match[str]) -> None:
+        mode = _GRAPH_MODES.get(match[1].replace(" ", ""))
+        self.facts = replace(self.facts, graph_mode=mode or self.facts.graph_mode)
 
     def set_needed(self, match: re.Match[str]) -> None:
         self.facts = replace(
@@ -118,6 +131,7 @@ _STARTING = _facts(
         r"KV cache size: ([\d,]+) tokens",
         _Figures.set_kv_tokens,
     ),
+    ("Initial", rf"reserved {_SIZE} memory for KV Cache", _Figures.set_available),
     ("Auto-fit", r"reduced from [\d,]+ to ([\d,]+)", _Figures.set_auto_context),
     ("Auto-fit", r"full model context length ([\d,]+) fits", _Figures.set_auto_context),
     ("Estimated", rf"CUDA graph memory: {_SIZE} total", _Figures.set_graph_estimate),
@@ -133,10 +147,11 @@ _STARTING = _facts(
     ),
     # The configuration as resolved at first, then what an attention backend made of it.
     ("Initializing", rf"'cudagraph_mode': <?{_MODE}", _Figures.set_graph_mode),
+    ("Initializing", r'"cudagraph_mode": ?(\d|\[\d, ?\d\])', _Figures.set_graph_number),
     ("CUDAGraphMode.", rf"setting cudagraph_mode={_MODE}", _Figures.set_graph_mode),
     ("Cudagraph", rf"Overriding to {_MODE}", _Figures.set_graph_mode),
 )
-_VERSION_BANNER = re.compile(r" version (\d[\w.+-]*)$")
+_VERSION_BANNER = re.compile(r"[▀▄█]\s+version (\d[\w.+-]*)$")
 _NEEDED = re.compile(rf"\({_SIZE} KV cache is needed, which is larger than .*?\({_SIZE}\)")
 _ESTIMATE = re.compile(r"estimated maximum model length is ([\d,]+)")
 _STORABLE = re.compile(r"number of tokens that can be stored in KV cache \(([\d,]+)\)")

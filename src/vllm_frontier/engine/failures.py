@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from vllm_frontier.engine.phases import later, phase_of_frames
-from vllm_frontier.engine.rules import Rule
+from vllm_frontier.engine.rules import PARSER, Rule
 from vllm_frontier.outcome import FailureClass, Phase
 
 # Lines that name no reason: they follow from another failure, and which one is said elsewhere.
@@ -34,22 +34,32 @@ WRAPPERS = re.compile(
 FATAL = re.compile(
     r"EngineCore failed to start"
     r"|WorkerProc failed to start"
-    r"|WorkerProc hit an exception"
     r"|EngineCore (?:encountered a fatal error|hit an exception)"
     r"|Engine core initialization failed"
     r"|Engine process failed to start"
     r"|EngineDeadError"
     r"|died unexpectedly"
     r"|Engine process \(pid \d+\) died"
+    r"|LLMEngine is already dead"
     r"|Failed to load model - not enough GPU memory"
     r"|AsyncLLM output_handler failed"
 )
 # The last word of a server whose engine did not start: nothing of interest comes after it.
 FINAL = re.compile(r"Engine core initialization failed|Engine process failed to start")
 
+# Functions by whose frames the exception of a serving engine is told from that of a request, which
+# it survives; and what its loop does beside serving.
+ENGINE_LOOP = re.compile(
+    r"busy_loop|_process_engine_step|run_engine_loop|run_engine_core|run_mp_engine|engine_step"
+    r"|execute_model|_log_task_completion"
+)
+ASIDE = re.compile(
+    r"lora|_handle_client_request|sleep|wake_up|save_|run_asgi|create_(?:chat_)?completion"
+)
+
 # How Python's argument parser refuses, before the server says anything.
 USAGE = re.compile(
-    r"^(?:[\w./-]+ ){0,3}[\w./-]+: error: "
+    rf"^{PARSER}: error: "
     r"(?:argument|unrecognized|the following|ambiguous|expected|invalid)"
 )
 

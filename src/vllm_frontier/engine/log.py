@@ -8,12 +8,13 @@ then bytes that are no UTF-8. What is read here is bytes as they come, in consta
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 MAX_LINE_BYTES = 16 * 1024  # what is kept of one line; no figure of interest lies behind it
 
@@ -23,8 +24,8 @@ _OUTER = re.compile(
     r"""^\ufeff?(?:
         \[pod/[^\]\s]*\][ ]
       | \[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ ]?
-        (?:(?:stdout|stderr)[ ][FP][ ])?
-      | [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\S+[ ][\w.@/-]+\[\d+\]:[ ]
+        (?:(?:stdout|stderr)[ ][FP][ ]|[\w.-]+[ ][\w.@/-]+\[\d+\]:[ ])?
+      | [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][\w.@/-]+\[\d+\]:[ ]
       | [\w.-]+[ ]*[ ]\|[ ]
     )+""",
     re.VERBOSE,
@@ -66,7 +67,31 @@ def last_lines(path: Path, count: int = TAIL_LINES) -> str:
             data = file.read()
     except OSError:
         return ""
-    return "\n".join(data.decode("utf-8", "replace").splitlines()[-count:])
+    lines = data.decode("utf-8", "replace").rstrip("\n").split("\n")[-count:]
+    # Of a line that overwrites itself, what it came to.
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+
+
+_MAGIC = {
+    b"\x1f\x8b": "it is compressed; try `gzip -dc FILE | vllm-frontier explain -`",
+    b"\x28\xb5\x2f\xfd": "it is compressed; try `zstd -dc FILE | vllm-frontier explain -`",
+    b"\xfd7zXZ": "it is compressed; try `xz -dc FILE | vllm-frontier explain -`",
+    b"BZh": "it is compressed; try `bzip2 -dc FILE | vllm-frontier explain -`",
+    b"\xff\xfe": "it is UTF-16; convert it to UTF-8",
+    b"\xfe\xff": "it is UTF-16; convert it to UTF-8",
+    b"\x7fELF": "it is a program",
+    b"PK\x03\x04": "it is an archive",
+}
+
+
+def not_text(stream: BinaryIO) -> str | None:
+    """Why a stream cannot be a log, by its first bytes, which stay unread; None if it can."""
+    if not isinstance(stream, io.BufferedReader):
+        return None
+    head = stream.peek(8)
+    return next(
+        (f"LOG is no text: {why}." for magic, why in _MAGIC.items() if head.startswith(magic)), None
+    )
 
 
 class LogLine(NamedTuple):
@@ -110,7 +135,7 @@ class LineSplitter:
         number = self.number
         for line in lines:
             self.number = number + 1
-            if line.startswith(b'{"') or b"\r" in line or b"%|" in line:
+            if line.startswith((b'{"', b'{ "')) or b"\r" in line or b"%|" in line:
                 yield from ((number, part) for part in _parts(line))
             else:
                 yield number, line
@@ -151,7 +176,7 @@ def _lines_of_record(line: bytes) -> list[bytes]:
 
 
 def _parts(line: bytes) -> Iterator[bytes]:
-    if line.startswith(b'{"'):
+    if line.startswith((b'{"', b'{ "')):
         yield from _lines_of_record(line)
         return
     for part in line.split(b"\r"):

@@ -41,6 +41,8 @@ _NEWS = (
     b"terminate called",
     b"ut of memory: Killed",
     b"oom-kill:",
+    b"fallen off",
+    b"Error response from daemon",
     b"API server version",
     b"non-default args",
     b"LLM engine (v",
@@ -56,6 +58,7 @@ _ENGINE_NEWS = (
     b"version ",
     b"non-default args",
 )
+_API_SERVER = ("APIServer", "ApiServer")
 _STOPPING = ("Shutting down", "[shutdown] API server: shutdown triggered")
 _QUIET = frozenset({"INFO", "DEBUG", "WARNING"})
 _SAYS_LITTLE = re.compile(
@@ -135,7 +138,7 @@ class LogReader:
         if self._moved_on and (opens_launch(text) or self._repeats_engine(line)):
             self._begin_again()
         if begins_engine(text):
-            self._seen.engines.add(_name_of_process(line))
+            self._seen.engines.add(line.process)
         if not self._seen.started:
             self._facts.observe(text)
             self._see_marker(line)
@@ -185,8 +188,8 @@ class LogReader:
             return
         if not (line.level or raised.uncaught) and failures.HARMLESS.search(text):
             return
-        if self._seen.started and line.process.startswith(("APIServer", "ApiServer")):
-            return  # a request that went wrong; the engine's own exceptions come from its process
+        if self._seen.started and not self._of_engine(raised, line):
+            return  # a request that went wrong
         self._seen.last = line
         self._facts.observe_refusal(text)
         rule = rules.rule_for(text, raised.functions)
@@ -201,19 +204,29 @@ class LogReader:
             )
         )
 
+    def _of_engine(self, raised: Raised, line: LogLine) -> bool:
+        """Whether an exception of a serving server is one that its engine does not survive."""
+        if line.process.startswith(_API_SERVER):
+            return False
+        names = raised.functions
+        return any(failures.ENGINE_LOOP.search(name) for name in names) and not any(
+            failures.ASIDE.search(name) for name in names
+        )
+
     def _take_detail(self, raised: Raised, line: LogLine) -> None:
         candidate = next((c for c in reversed(self._seen.candidates) if c.raised is raised), None)
         if candidate is None or not line.text:
             return
         header = "ValidationError" in raised.line.text
-        if candidate.rule is not None and not header:
+        if candidate.rule is not None and not candidate.rule.vague and not header:
             return
         text = line.text.strip()
         if header and candidate.line is raised.line and not line.text.startswith("  "):
             candidate.subject = text
         self._facts.observe_refusal(text)
         rule = rules.rule_for(text, raised.functions)
-        if rule is not None and candidate.line is raised.line:
+        tells_more = rule is not None and (header or candidate.rule is None or not rule.vague)
+        if tells_more and candidate.line is raised.line:
             candidate.rule = rule
             candidate.line = line._replace(text=text)
         elif header and candidate.line is raised.line and line.text.startswith("  "):
@@ -232,8 +245,12 @@ class LogReader:
         )
 
     def _repeats_engine(self, line: LogLine) -> bool:
-        """Whether an engine begins that has begun before: of another launch, then."""
-        return begins_engine(line.text) and _name_of_process(line) in self._seen.engines
+        """Whether an engine begins that has begun before: of another launch, then.
+
+        In a container a launch gets the pids of the one before; engines of one server never
+        have the same.
+        """
+        return begins_engine(line.text) and line.process in self._seen.engines
 
     def _begin_again(self) -> None:
         """Another launch begins in the same log: forget the one before."""
@@ -247,6 +264,8 @@ class LogReader:
         marker = marker_of(line.text)
         if marker is None:
             return
+        if marker.phase is Phase.READY and self._seen.final:
+            return  # of another program that writes into the same log
         self._seen.phase = later(self._seen.phase, marker.phase)
         if marker.phase is Phase.READY:
             self._seen.started = True
@@ -260,7 +279,11 @@ class LogReader:
                 for c in self._seen.candidates
                 if not (
                     is_before(c.phase, marker.phase)
-                    and (marker.whole_engine or c.line.process == line.process)
+                    and (
+                        marker.whole_engine
+                        or c.line.process == line.process
+                        or _was_survived(c.line.process, line.process, marker.phase)
+                    )
                 )
             ]
             self._seen.candidates = deque(kept, maxlen=KEPT)
@@ -277,8 +300,16 @@ class LogReader:
     def _add(self, candidate: Candidate) -> None:
         if self._seen.stopping:
             return
-        if self._seen.started or len(self._seen.candidates) < KEPT:
-            self._seen.candidates.append(candidate)
+        kept = self._seen.candidates
+        if not self._seen.started and len(kept) >= KEPT:
+            if candidate.rule is None:
+                return
+            # What has no meaning makes room for what has.
+            idle = next((each for each in kept if each.rule is None), None)
+            if idle is None:
+                return
+            kept.remove(idle)
+        kept.append(candidate)
 
     # -- the answer ------------------------------------------------------------------------------
 
@@ -309,8 +340,13 @@ class LogReader:
         return decided(self._seen)
 
 
-def _name_of_process(line: LogLine) -> str:
-    return line.process.partition("/")[0]
+def _was_survived(raised_in: str, goes_on: str, phase: Phase) -> bool:
+    """Whether an engine that goes on shows that its API server got over an exception.
+
+    The API server configures first; it starts the engine when that is done.
+    """
+    of_server = raised_in.startswith(_API_SERVER) or not raised_in
+    return of_server and goes_on != raised_in and not is_before(phase, Phase.LOAD)
 
 
 def _numbered(line: LogLine | None) -> tuple[int, str] | None:
@@ -344,33 +380,3 @@ def read_stream(
         reader.feed(chunk)
     reader.close()
     return reader.reading(exit_code, signal)
-
-
-class LogFollower:
-    """Follows a log while the server starts; every poll reads only what is new."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._reader = LogReader()
-        self._offset = 0
-        self._noticed: Failure | None = None
-        self._failure: Failure | None = None
-
-    def poll(self) -> Phase:
-        """Read what was written since the last poll; the phase that the log shows now."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                while chunk := file.read(CHUNK_BYTES):
-                    self._offset += len(chunk)
-                    self._reader.feed(chunk)
-        # A message may be half written: a failure counts when the next poll finds it again.
-        decided = self._reader.decided
-        self._failure = decided if decided == self._noticed else None
-        self._noticed = decided
-        return self._reader.phase
-
-    @property
-    def failure(self) -> Failure | None:
-        """A failure that is certain before the server has ended: it need not be waited for."""
-        return self._failure

@@ -60,11 +60,13 @@ _REFUSALS = tuple(
         r"\bdoes(?: not|n't) support\b",
         r"\b[Uu]nsupported\b",
         r"\bonly supports?\b",
-        r"\bmust be divisible by\b",
+        r"\b(?:must be|is not) divisible by\b",
         r"\b(?:cannot|can't) be (?:used|combined|enabled) (?:with|together|when)\b",
         r"\bis incompatible with\b",
     )
 )
+# The names under which vLLM's argument parser speaks; compilers complain in the same form.
+PARSER = r"(?:vllm(?: \w+)?|(?:[\w./-]*/)?[\w-]+\.py|python[\d.]* -m [\w.]+)"
 _CONFIG_FRAMES = r"create_engine_config|create_model_config|from_cli_args|create_speculative_config"
 
 RULES: tuple[Rule, ...] = (
@@ -93,6 +95,7 @@ RULES: tuple[Rule, ...] = (
         r"[Oo]ut of memory: Killed process",
         r"oom-kill:",
         r"oom_reaper: reaped process",
+        r"ray\.exceptions\.OutOfMemoryError",
         r"\[Errno 12\]",
         r"Cannot allocate memory",
         r"DefaultCPUAllocator: (?:can't|not enough)",
@@ -125,7 +128,9 @@ RULES: tuple[Rule, ...] = (
         r"torch(?:\.cuda)?\.OutOfMemoryError",
         r"^OutOfMemoryError\b(?!: out of resource)",
         r"(?:CUDA|HIP|XPU|ROCm) out of memory",
-        r"(?:CUDA|HIP)(?: driver)? error: out of memory",
+        r"(?:CUDA|HIP)(?: driver)? [Ee]rror: out of memory",
+        r"Triton Error \[CUDA\]: out of memory",
+        r"Cuda failure \d+ 'out of memory'",
         r"CUDA_ERROR_OUT_OF_MEMORY",
         r"cudaErrorMemoryAllocation",
         r"CUBLAS_STATUS_ALLOC_FAILED",
@@ -151,6 +156,7 @@ RULES: tuple[Rule, ...] = (
         r"is not valid for this configuration.*(?:compute capability|device)",
         r"quantization is currently not supported in",
         r"not supported in this architecture",
+        r"is only supported on \w+ (?:devices|GPUs)",
         r"is not implemented for the current platform",
         r"PTXASError|ptxas fatal",
         r"\b0 active drivers",
@@ -224,7 +230,7 @@ RULES: tuple[Rule, ...] = (
         r"^RuntimeError: .*(?:must match the size of tensor|exceeds dimension size)",
         r"^RuntimeError: .*[Ss]ize mismatch",
         r"^RuntimeError: shape '.*' is invalid for input of size",
-        frames=r"load_weights|weight_loader|load_model|load_\w*weight",
+        frames=r"load_weights|weight_loader|load_\w*weight",
     ),
     _rule(
         FailureClass.MODEL_CORRUPT,
@@ -233,6 +239,8 @@ RULES: tuple[Rule, ...] = (
         r"^Exception: data did not match any variant of untagged enum",
         frames=r"from_pretrained|get_tokenizer|get_config|load_json|get_config_dict|from_file",
     ),
+    # A hub that has had enough for now: nothing about the model, and it passes.
+    _rule(FailureClass.UNKNOWN, r"429 Client Error|Too Many Requests"),
     _rule(
         FailureClass.MODEL_UNAVAILABLE,
         r"HFValidationError",
@@ -264,7 +272,7 @@ RULES: tuple[Rule, ...] = (
     # -- other refusals of the configuration ---------------------------------------------------
     _rule(
         FailureClass.INVALID_ARGUMENT,
-        r"^(?:[\w./-]+ ){0,3}[\w./-]+: error: ",
+        rf"^{PARSER}: error: ",
         r"ValidationError: \d+ validation errors? for \w+",
         r"max_num_batched_tokens \(\d+\) (?:must be|is smaller)",
         r"is not supported with .* backend.*please try cudagraph_mode",

@@ -34,6 +34,7 @@ class Raised:
         uncaught: whether nothing caught it before it left its process; set for the causes of
             such an exception too.
         cause: the exception that stands above it in a chain.
+        context: it was being handled when the next one of the chain was raised.
         quotes: its message is the traceback of another process, which says why.
     """
 
@@ -43,6 +44,7 @@ class Raised:
     details: list[LogLine] = field(default_factory=list)
     cause: Raised | None = None
     quotes: bool = False
+    context: bool = False
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class Tracebacks:
         text = line.text
         if text.startswith(_CHAIN):
             entry.chained = True
+            raised.context = text.startswith(_CHAIN[0])
             return True, None  # a new "Traceback" line follows
         raised.details.append(line)
         if len(raised.details) >= _MAX_DETAILS:

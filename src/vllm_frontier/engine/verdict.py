@@ -19,10 +19,10 @@ from vllm_frontier.outcome import Failure, FailureClass, Phase
 
 KEPT = 64  # candidates kept
 _MAX_EVIDENCE = 2000
-_WINDOW = 3000  # lines before the end of a serving engine in which its reason is looked for
+_WINDOW = 500  # lines before the end of a serving engine in which its reason is looked for
 _CRASHES = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGILL, signals.SIGFPE)
 # Shells and containers report a signal as an exit code of 128 + n.
-_SIGNAL_EXITS = frozenset(128 + number for number in (1, 2, 4, 6, 7, 8, 9, 11, 15))
+_SIGNAL_EXITS = frozenset(128 + number for number in signals.valid_signals())
 
 
 @dataclass(slots=True)
@@ -59,6 +59,12 @@ class Candidate:
     def quotes(self) -> bool:
         """Whether another exception, which it quotes, says why."""
         return self.raised is not None and self.raised.quotes
+
+    @property
+    def fallback(self) -> bool:
+        """Whether it was being handled when another one came, and its own words say little."""
+        context = self.raised is not None and self.raised.context
+        return context and self.rule is not None and self.rule.frames is not None
 
     @property
     def decisive(self) -> bool:
@@ -130,7 +136,10 @@ def judge(evidence: Evidence, exit_code: int | None, signal: int | None) -> Fail
         taken = next((c for c in evidence.candidates if c.takes_port), None)
         return _of_candidate(taken) if taken else None
     candidates = _in_question(evidence)
-    decisive = next((c for c in candidates if c.decisive), None)
+    decisive = next(
+        (c for c in candidates if c.decisive and not c.fallback),
+        next((c for c in candidates if c.decisive), None),
+    )
     if decisive is not None:
         return _of_candidate(decisive)
     if evidence.dead_child is not None:
@@ -178,10 +187,13 @@ def _undecided(
 
 
 def _in_question(evidence: Evidence) -> list[Candidate]:
-    if evidence.started and evidence.fatal is not None:
-        first = evidence.fatal.number - _WINDOW
-        return [c for c in evidence.candidates if c.line.number >= first]
-    return list(evidence.candidates)
+    if not evidence.started:
+        return list(evidence.candidates)
+    if evidence.fatal is None:
+        # Nothing says that the engine died: what it had got over has not ended it now.
+        return [c for c in evidence.candidates if c.standalone or c.takes_port]
+    first = evidence.fatal.number - _WINDOW
+    return [c for c in evidence.candidates if c.line.number >= first]
 
 
 def _of_candidate(candidate: Candidate) -> Failure:

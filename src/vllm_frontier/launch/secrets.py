@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from vllm_frontier.launch.environment import MASK, is_secret, mask_secrets
 
 # A shorter value would be found in words that have nothing to do with it.
 SHORTEST = 8
+_USER_IN_URL = re.compile(r"://[^/@\s:]+:(?P<password>[^/@\s]+)@")
 _CHUNK = 1024 * 1024
 
 
@@ -20,11 +22,13 @@ def secret_values(environment: Mapping[str, str], argv: Sequence[str]) -> tuple[
         argv: of the launch; secret by the names of its options.
     """
     found = {value for name, value in environment.items() if is_secret(name)}
+    for text in (*environment.values(), *argv):
+        found.update(match["password"] for match in _USER_IN_URL.finditer(text))
     for word, masked in zip(argv, mask_secrets(argv), strict=True):
         if masked == MASK:
             found.add(word)
         elif masked != word and masked.endswith(f"={MASK}"):
-            found.add(word.partition("=")[2])
+            found.add(word.removeprefix("--env=").partition("=")[2])
     return tuple(sorted((each for each in found if len(each) >= SHORTEST), key=len, reverse=True))
 
 
@@ -45,10 +49,13 @@ def conceal_in_file(path: Path, secrets: Sequence[str]) -> bool:
     if not hidden or not path.exists() or not _contains(path, hidden):
         return False
     copy = path.with_name(f"{path.name}.tmp")
-    with path.open("rb") as source, copy.open("wb") as target:
-        for line in source:
-            target.write(_concealed(line, hidden))
-    copy.replace(path)
+    try:
+        with path.open("rb") as source, copy.open("wb") as target:
+            for line in source:
+                target.write(_concealed(line, hidden))
+        copy.replace(path)
+    finally:
+        copy.unlink(missing_ok=True)
     return True
 
 

@@ -27,7 +27,7 @@ class Pace:
         fixed_s: a limit that the user set; it replaces all of this.
     """
 
-    prefill_tok_s: float = 50.0
+    prefill_tok_s: float = 100.0
     decode_tok_s: float = 1.0
     spare_s: float = _SPARE_S
     fixed_s: float | None = None
@@ -52,11 +52,15 @@ class Pace:
 
         return Pace(
             slowest(fill.prefill_tok_s, self.prefill_tok_s),
-            slowest(fill.decode_tok_s, self.decode_tok_s),
+            # Pieces that pile up before they are read make the client's clock far too fast.
+            slowest(fill.decode_tok_s_server, self.decode_tok_s),
             _SPARE_ONCE_MEASURED_S,
             fixed_s,
         )
 
 
 SLOWEST = Pace()
-"""What a server is granted that has not shown its speed yet."""
+"""What a server on a card is granted that has not shown its speed yet."""
+
+SLOWEST_ON_CPU = Pace(prefill_tok_s=10.0, decode_tok_s=0.5)
+"""The same for a server on a CPU."""

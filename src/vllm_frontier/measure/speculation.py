@@ -17,7 +17,8 @@ DEAD_BELOW = 0.02
 PINNED_FROM = 0.9995
 """From this share on, at every position, acceptance is too good to be true."""
 
-_ENOUGH_DRAFTS = 20  # fewer say nothing about a share
+ENOUGH_DRAFTS = 20
+"""Fewer drafts say nothing about a share."""
 
 
 def spec_state(depth: int, runs: Iterable[Run]) -> SpecState | None:
@@ -30,7 +31,7 @@ def spec_state(depth: int, runs: Iterable[Run]) -> SpecState | None:
     Returns:
         `ineffective` where nothing was drafted or next to nothing accepted; `suspect` where
         everything was accepted, or the counters contradict each other; None without
-        speculation, without a decode run, or where the server does not count drafts.
+        speculation, with too few drafts to tell, or where the server does not count them.
     """
     counted = [run for run in runs if run.kind == "decode" and run.drafts is not None]
     if depth <= 0 or not counted:
@@ -38,6 +39,8 @@ def spec_state(depth: int, runs: Iterable[Run]) -> SpecState | None:
     drafts = sum(run.drafts or 0 for run in counted)
     if drafts == 0:
         return SpecState.INEFFECTIVE
+    if drafts < ENOUGH_DRAFTS:
+        return None
     accepted = [0] * depth
     for run in counted:
         for position, count in enumerate((run.accepted_per_position or ())[:depth]):
@@ -45,10 +48,13 @@ def spec_state(depth: int, runs: Iterable[Run]) -> SpecState | None:
     if _contradictory(counted, accepted, drafts):
         return SpecState.SUSPECT
     total = sum(run.accepted_tokens or 0 for run in counted)
-    first = accepted[0] if any(accepted) else min(total, drafts)
+    if not any(accepted):  # this server does not count by position
+        drafted = sum(run.draft_tokens or 0 for run in counted)
+        first, pinned = min(total, drafts), 0 < drafted <= total / PINNED_FROM
+    else:
+        first, pinned = accepted[0], min(accepted) >= PINNED_FROM * drafts
     if first < DEAD_BELOW * drafts:
         return SpecState.INEFFECTIVE
-    pinned = drafts >= _ENOUGH_DRAFTS and min(accepted) >= PINNED_FROM * drafts
     return SpecState.SUSPECT if pinned else SpecState.WORKING
 
 
@@ -57,6 +63,9 @@ def _contradictory(runs: list[Run], accepted: list[int], drafts: int) -> bool:
     if any(later > earlier for earlier, later in itertools.pairwise(accepted)):
         return True  # a token counts only when those before it were accepted
     if accepted[0] > drafts:
+        return True
+    by_position = [run for run in runs if run.accepted_per_position and run.accepted_tokens]
+    if any(sum(run.accepted_per_position or ()) != run.accepted_tokens for run in by_position):
         return True
     return any(
         run.accepted_tokens is not None

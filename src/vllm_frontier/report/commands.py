@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vllm_frontier.outcome import SpecState
+
 _INDENT = "    "
 
 
@@ -35,6 +37,8 @@ def describe(choice: Mapping[str, Any]) -> str:
     speed = f"{choice['decode_tok_s']:.1f} tokens/s"
     if choice.get("gain_no_graphs") is not None:
         speed += f", {choice['gain_no_graphs']:.2f} x baseline"
+    if choice.get("spec_state") in (SpecState.INEFFECTIVE, SpecState.SUSPECT):
+        speed += f", speculation {choice['spec_state']}"
     label = " (simulated)" if choice.get("engine") == "simulated" else ""
     return f"{', '.join(choice['choices'])}: {', '.join(parts)}: {speed}{label}"
 

@@ -14,6 +14,7 @@ from vllm_frontier.outcome import FailureClass
 from vllm_frontier.report import remedies
 
 STARTED = "started"
+_UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 _EVIDENCE_WIDTH = 600  # characters shown in a terminal; the JSON document has all of them
 
 
@@ -92,6 +93,9 @@ def show(explained: dict[str, Any], console: Console) -> None:
 
 
 def _cut(evidence: str) -> Text:
+    evidence = "".join(
+        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in evidence
+    )
     cut = len(evidence) > _EVIDENCE_WIDTH
     return Text(f"{evidence[:_EVIDENCE_WIDTH]}..." if cut else evidence)
 

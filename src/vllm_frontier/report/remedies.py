@@ -28,6 +28,7 @@ _ALLOCATION = re.compile(
     r"of which (?P<free>[\d.]+ [KMG]iB) is free"
 )
 _INPUT = re.compile(r" \[type=\w+, input_value=.*")
+_SMALLEST_SHARE = 0.1  # below it a card is not one that can be shared, but one that is taken
 _MESSAGE_LENGTH = 160  # characters of a quoted message
 
 
@@ -66,14 +67,15 @@ def _kv_too_small(failure: Failure, facts: StartupFacts) -> str:
         gap = needed - available
         more = f"{gap:.2f} GiB more" if gap >= 0.01 else "up to 0.01 GiB more"
         missing = f"{asked} {need} {more}"
-    if fits is None:
+    if not fits:
         return (
             f"At this utilization {missing}: lower --max-model-len, or raise "
-            "--gpu-memory-utilization."
+            "--gpu-memory-utilization (or --kv-cache-memory-bytes, where that is set)."
         )
     return (
         f"At this utilization {fits:,} tokens fit; {missing}: lower --max-model-len to {fits} "
-        "or less, or raise --gpu-memory-utilization."
+        "or less, or raise --gpu-memory-utilization (or --kv-cache-memory-bytes, where that is "
+        "set)."
     )
 
 
@@ -91,8 +93,8 @@ def _kv_none(failure: Failure, facts: StartupFacts) -> str:
 def _state_slots(failure: Failure, facts: StartupFacts) -> str:
     del facts
     found = _SEQUENCES.search(failure.evidence)
-    if not found:
-        return "Lower --max-num-seqs, or raise --gpu-memory-utilization."
+    if not found or int(found[2]) < 1:
+        return "There is no room for state: raise --gpu-memory-utilization."
     return (
         f"There is state for {found[2]} sequences and {found[1]} were asked for: set "
         f"--max-num-seqs to {found[2]} or less, or raise --gpu-memory-utilization."
@@ -106,6 +108,11 @@ def _above_free(failure: Failure, facts: StartupFacts) -> str:
         free, total = float(found["free"]), float(found["total"])
         # Rounded down: the figures in the log are rounded too.
         highest = int(free / total * 100) / 100 if total > 0 else 0.0
+        if highest < _SMALLEST_SHARE:
+            return (
+                f"Only {free:.2f} of {total:.2f} GiB are free: end what else uses the card, then "
+                "try again."
+            )
         return (
             f"{free:.2f} of {total:.2f} GiB are free and {float(found['wanted']):.2f} were asked "
             f"for: lower --gpu-memory-utilization from {found['share']} to {highest:.2f} or less, "

@@ -47,7 +47,8 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
     if document["boundaries"]:
         parts.append(boundaries_table(document["boundaries"], simulated))
     if document["speeds"]:
-        parts.append(speeds_table(document["speeds"], simulated))
+        notes = speculation_notes(document["grid"])
+        parts.append(Group(speeds_table(document["speeds"], simulated), *notes))
     if document["failures"]:
         parts.append(failures_table(document["failures"], simulated))
     if document["grid"]:
@@ -91,6 +92,15 @@ def frontier_table(
             style="bold" if names else None,
         )
     return Group(table, *_notes(rows, leading))
+
+
+def speculation_notes(grid: Sequence[Mapping[str, Any]]) -> Iterable[Text]:
+    """A line for each state of speculation that is no good, whatever became of the cell."""
+    for state, meaning in _DOUBTFUL.items():
+        depths = sorted({row["depth"] for row in grid if row["spec_state"] == state})
+        if depths:
+            named = ", ".join(str(depth) for depth in depths)
+            yield Text(f"speculation is {state} at depth {named}: {meaning}.", style="yellow")
 
 
 def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -> RenderableType:
@@ -206,11 +216,6 @@ def _notes(
         "graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
         style=_DIM,
     )
-    for state, meaning in _DOUBTFUL.items():
-        depths = sorted({row["depth"] for row in leading if row["spec_state"] == state})
-        if depths:
-            named = ", ".join(str(depth) for depth in depths)
-            yield Text(f"speculation is {state} at depth {named}: {meaning}.", style="yellow")
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})

@@ -6,12 +6,16 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
 
+from vllm_frontier.engine.log import last_lines
 from vllm_frontier.errors import FrontierError
 from vllm_frontier.grid import Cell
+from vllm_frontier.launch.secrets import conceal, secret_values
 from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Status
 from vllm_frontier.schedule.plan import Listener, Plan
 from vllm_frontier.search import Search
@@ -60,7 +64,7 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         self._listener = listener
         self._driver_node = driver_node
         self._faults = faults
-        self._running: dict[str, tuple[Cell, int, float]] = {}
+        self._running: dict[str, _Running] = {}
         # What kept an outcome from being recorded; Tune would wrap it beyond recognition.
         self.problem: FrontierError | None = None
 
@@ -75,7 +79,7 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         except FrontierError as problem:
             self.problem = problem
             return None if self._running else str(Searcher.FINISHED)
-        self._running[trial_id] = (cell, opened.number, time.time())
+        self._running[trial_id] = _Running(cell, opened.number, opened.folder, time.time())
         request = AttemptRequest(
             spec=self._plan.spec,
             cell=cell,
@@ -83,6 +87,7 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
             attempt=opened.number,
             log=opened.folder / "server.log",
             environment=self._plan.environment,
+            baseline=self._plan.baseline,
         )
         return {
             "request": request,
@@ -94,22 +99,23 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         """Pass on how far an attempt has come."""
         progress = result.get("progress")
         if progress is not None and trial_id in self._running:
-            self._listener.progress(self._running[trial_id][0], progress)
+            self._listener.progress(self._running[trial_id].cell, progress)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record an outcome; without one, the worker was lost or our own code failed."""
-        cell, number, started_at = self._running.pop(trial_id)
+        running = self._running.pop(trial_id)
         outcome = (result or {}).get("outcome")
         if outcome is None or error:
-            outcome = _worker_lost(self._faults.text, started_at)
+            secrets = secret_values(self._plan.environment, ())
+            outcome = _worker_lost(self._faults.text, running, secrets)
         log = (result or {}).get("log")
         try:
-            self._listener.ended(cell, number, outcome, log)
+            self._listener.ended(running.cell, running.number, outcome, log)
         except FrontierError as problem:
             self.problem = problem
-        self._search.tell(cell, outcome.status)
+        self._search.tell(running.cell, outcome.status)
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune pickles its searcher to restore it, and a sweep is never restored so."""
@@ -122,13 +128,24 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         """Nothing: a sweep resumes from its outcome files."""
 
 
-def _worker_lost(reason: str, started_at: float) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An attempt under way; `started_at` is in seconds since the epoch."""
+
+    cell: Cell
+    number: int
+    folder: Path
+    started_at: float
+
+
+def _worker_lost(reason: str, running: _Running, secrets: tuple[str, ...]) -> Outcome:
     evidence = f"the process that ran this attempt broke: {reason}"
     return Outcome(
         status=Status.FAILED,
         phase=Phase.SPAWN,
         failure=Failure(FailureClass.UNKNOWN, Phase.SPAWN, evidence),
-        wall_s=time.time() - started_at,
-        started_at=started_at,
+        log_tail=conceal(last_lines(running.folder / "server.log"), secrets),
+        wall_s=time.time() - running.started_at,
+        started_at=running.started_at,
         ended_at=time.time(),
     )

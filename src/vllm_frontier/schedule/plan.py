@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from vllm_frontier.contention import MemoryState
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Outcome
 from vllm_frontier.spec import SweepIdentity, SweepSpec
@@ -48,6 +49,7 @@ class Plan:
     Attributes:
         environment: what launches on this machine start from (never a Ray worker's own).
         cards: UUIDs of the cards of this machine that are used, empty on a CPU.
+        baseline: what was in use on this machine before the sweep launched anything.
         out_of_time: asked before every launch; True ends the sweep.
     """
 
@@ -55,4 +57,5 @@ class Plan:
     identity: SweepIdentity
     environment: Mapping[str, str]
     cards: tuple[str, ...]
+    baseline: MemoryState
     out_of_time: Callable[[], bool]

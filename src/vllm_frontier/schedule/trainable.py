@@ -73,12 +73,13 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
             changes |= {"log": log, "environment": dict(os.environ)}
             record = _record_nothing
         request = replace(request, **changes)
-        request = replace(request, baseline=self._baseline(request))
+        if record is _record_nothing:
+            request = replace(request, baseline=self._baseline(request))
         self._log_path = request.log
         self._steps = run_attempt(request, record)
 
     def _baseline(self, request: AttemptRequest) -> MemoryState:
-        """What was in use before this process launched anything there."""
+        """What was in use on another node before this process launched anything there."""
         if request.cards not in self._baselines:
             self._baselines[request.cards] = request.memory_state()
         return self._baselines[request.cards]

@@ -11,15 +11,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from vllm_frontier import contention, telemetry
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.engine.answers import class_of_answer
+from vllm_frontier.engine.following import LogFollower
 from vllm_frontier.engine.log import last_lines
 from vllm_frontier.engine.protocol import Engine, LaunchPlan, LogReading
-from vllm_frontier.engine.reading import LogFollower
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.launch.drain import wait_drained
 from vllm_frontier.launch.environment import launch_environment
@@ -28,7 +29,7 @@ from vllm_frontier.launch.ports import free_port
 from vllm_frontier.launch.process import ExitStatus, Launch
 from vllm_frontier.launch.secrets import conceal, conceal_in_file, secret_values
 from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
-from vllm_frontier.measure.pace import Pace
+from vllm_frontier.measure.pace import SLOWEST, SLOWEST_ON_CPU, Pace
 from vllm_frontier.measure.session import FILL_ANSWER_TOKENS, fill, measure
 from vllm_frontier.measure.speculation import spec_state
 from vllm_frontier.outcome import (
@@ -122,23 +123,24 @@ class _Attempt:
                 self._blame_others()
                 return self._outcome(sampler.peak_gib)
         finally:
-            conceal_in_file(self.request.log, self.secrets)
+            with suppress(OSError):  # a full disk must not cost the outcome
+                conceal_in_file(self.request.log, self.secrets)
             remove_tmp(tmp)
 
     # Before the launch
 
     def _drain(self, port: int) -> bool:
-        card = self.request.spec.card
-        baseline = self.request.baseline
-        baseline_gib = None if baseline is None or self.request.on_host else baseline.used_gib
+        card, request = self.request.spec.card, self.request
+        # Other programs move a machine's own memory all the time.
+        baseline = None if request.on_host else request.baseline
 
-        def read_used() -> float | None:
-            self.before = self.request.memory_state()
-            return self.before.used_gib
+        def read_excess() -> float | None:
+            self.before = request.memory_state()
+            return contention.excess_gib(baseline, self.before)
 
         drained = wait_drained(
-            read_used,
-            baseline_gib=baseline_gib,
+            read_excess,
+            baseline_gib=0.0,
             tolerance_gib=card.baseline_tolerance_gib,
             timeout_s=card.drain_timeout_s,
             port=port,
@@ -146,12 +148,11 @@ class _Attempt:
         if not drained.port_ok:
             self._fail(FailureClass.PORT_IN_USE, f"port {port} was taken before the launch")
         elif not drained.ok:
-            self.failure = Failure(
+            self._fail(
                 FailureClass.MEMORY_CONTENDED,
-                Phase.SPAWN,
-                f"{drained.used_gib or 0:.2f} GiB in use on the card after "
-                f"{drained.waited_s:.0f} s, {baseline_gib or 0:.2f} GiB when the sweep began"
-                + contention.holders(self.before),
+                f"{drained.used_gib or 0:.2f} GiB more were in use on a card after "
+                f"{drained.waited_s:.0f} s than when the sweep began"
+                + contention.holders(self.before, baseline),
             )
         return drained.ok
 
@@ -194,8 +195,7 @@ class _Attempt:
                 self._read_end(launch, None)
                 if self.failure is not None:
                     return
-            if client.healthy(HEALTH_S):
-                self._check_identity(client)
+            if client.healthy(HEALTH_S) and self._knows_us(client):
                 return
             if time.monotonic() > deadline:
                 self._fail_from_log(
@@ -206,18 +206,19 @@ class _Attempt:
             yield Progress(self.phase)
             time.sleep(POLL_S)
 
-    def _check_identity(self, client: ServerClient) -> None:
-        """Only the server that knows this launch's own model name is this launch."""
-        reading = self._read_log()
-        self.facts = reading.facts
-        if client.model not in client.served_models():
-            self.failure = Failure(
-                FailureClass.PORT_IN_USE,
-                self.phase,
-                "another program answers on the port of this launch",
+    def _knows_us(self, client: ServerClient) -> bool:
+        """Whether what is healthy is this launch: only it knows this launch's own model name."""
+        names = client.served_models()
+        if not names:
+            return False  # it died since, or is no such server: the launch's end will tell
+        self.facts = self._read_log().facts
+        if client.model not in names:
+            self._fail(
+                FailureClass.PORT_IN_USE, "another program answers on the port of this launch"
             )
-            return
-        self.phase = Phase.READY
+        else:
+            self.phase = Phase.READY
+        return True
 
     def _fill(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
         self.phase = Phase.FILL
@@ -248,9 +249,11 @@ class _Attempt:
 
     def _first_pace(self) -> Pace:
         workload = self.request.spec.workload
-        return Pace(
-            workload.slowest_prefill_tok_s,
-            workload.slowest_decode_tok_s,
+        slowest = SLOWEST_ON_CPU if self.request.on_host else SLOWEST
+        return replace(
+            slowest,
+            prefill_tok_s=workload.slowest_prefill_tok_s or slowest.prefill_tok_s,
+            decode_tok_s=workload.slowest_decode_tok_s or slowest.decode_tok_s,
             fixed_s=workload.fill_timeout_s,
         )
 
@@ -306,13 +309,15 @@ class _Attempt:
         failure, request = self.failure, self.request
         if failure is None or not contention.may_be_contended(failure, host=request.on_host):
             return
-        after = contention.settled_state(request.memory_state, request.baseline)
+        limit = request.spec.card.drain_timeout_s
+        after = contention.settled_state(request.memory_state, request.baseline, limit)
         self.failure = contention.unless_contended(
             failure,
             self.facts,
             above_gib=contention.excess_gib(request.baseline, self.before, after),
             tolerance_gib=request.spec.card.baseline_tolerance_gib,
-            state=after if after.processes else self.before,
+            who=contention.holders(after, request.baseline)
+            or contention.holders(self.before, request.baseline),
             host=request.on_host,
         )
 

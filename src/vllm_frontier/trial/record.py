@@ -55,11 +55,14 @@ class LaunchRecord:
             "tmp": str(self.tmp),
             "port": self.plan.port,
             "served_name": self.plan.served_name,
-            "memory_baseline_gib": baseline.used_gib if baseline else None,
-            "memory_before_gib": before.used_gib if before else None,
-            "card_processes": [asdict(each) for each in before.processes] if before else [],
+            "memory_baseline": _state(baseline),
+            "memory_before": _state(before),
             "started_at": self.began_at,
         }
+
+
+def _state(state: MemoryState | None) -> dict[str, Any] | None:
+    return None if state is None else asdict(state)
 
 
 def _decisive(environment: Mapping[str, str], plan: LaunchPlan) -> dict[str, str]:
