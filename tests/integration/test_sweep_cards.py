@@ -63,6 +63,35 @@ def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
     assert any(a[0] < b[1] and b[0] < a[1] for a in one for b in other)
 
 
+def test_what_an_interrupted_run_left_on_the_card_is_no_baseline(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
+    command = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
+    words = [
+        *("--out", "s", f"engine.command='{command}'", "workload.repeats=1", "grid.depth=[0]"),
+        *("grid.context=[8192]", "grid.utilization=[0.9,0.95]", "grid.graphs=[true]"),
+        *("card.drain_timeout_s=0.5", "schedule.retries=0"),
+    ]
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "vllm_frontier", "run", "demo-gpu", *words, *more],
+            cwd=tmp_path, env=driver, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    assert run("search.max_launches=1").returncode == 0
+    (tmp_path / "used").write_text("5.0")  # held by something that nobody could end
+    done = run()
+    assert done.returncode == 3, done.stderr
+    trials = pl.read_parquet(tmp_path / "s/trials.parquet").sort("started_at")
+    assert trials["status"].to_list() == ["measured", *["failed"] * (len(trials) - 1)]
+    assert len(trials) > 1
+    for row in trials.rows(named=True)[1:]:
+        assert (row["failure_class"], row["phase"]) == ("memory_contended", "spawn")
+        assert row["evidence"].startswith("4.40 GiB more were in use on a card after")
+
+
 def test_a_card_that_is_not_there_is_one_line(driver: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         [
