@@ -189,11 +189,12 @@ def _undecided(
 def _in_question(evidence: Evidence) -> list[Candidate]:
     if not evidence.started:
         return list(evidence.candidates)
-    if evidence.fatal is None:
-        # Nothing says that the engine died: what it had got over has not ended it now.
-        return [c for c in evidence.candidates if c.standalone or c.takes_port]
-    first = evidence.fatal.number - _WINDOW
-    return [c for c in evidence.candidates if c.line.number >= first]
+    # Where nothing says that the engine died, what it got over long ago has not ended it now.
+    end = evidence.fatal or evidence.last
+    first = end.number - _WINDOW if end is not None else 0
+    return [
+        c for c in evidence.candidates if c.standalone or c.takes_port or c.line.number >= first
+    ]
 
 
 def _of_candidate(candidate: Candidate) -> Failure:
