@@ -17,18 +17,18 @@ from vllm_frontier.outcome import FailureClass
 LOGS = Path(__file__).parent / "logs"
 ANSWERS = {log: json.loads(log.with_suffix(".json").read_text()) for log in LOGS.rglob("*.log")}
 # Decided by what ended the server, not by a line: nothing to mutate around.
-BY_ENDING = {log.stem for log in ANSWERS if read(log).failure is None}
-# A server that served and whose end is not told may still live, whatever went wrong before.
-CUTTABLE = [
-    log for log in DECIDED if ANSWERS[log]["exit_code"] is not None or not read(log).started
-]
+BY_ENDING = {log for log in ANSWERS if read(log).failure is None}
 # A record of JSON is that of one collector: no other one's words stand before it.
 PLAIN = sorted(log for log in ANSWERS if not log.read_bytes().startswith(b'{"'))
 DECIDED = sorted(
     log
     for log, answer in ANSWERS.items()
-    if answer["expected"]["status"] != "started" and log.stem not in BY_ENDING
+    if answer["expected"]["status"] != "started" and log not in BY_ENDING
 )
+# A server that served and whose end is not told may still live, whatever went wrong before.
+CUTTABLE = [
+    log for log in DECIDED if ANSWERS[log]["exit_code"] is not None or not read(log).started
+]
 STARTED = sorted(
     log for log, answer in ANSWERS.items() if answer["expected"]["status"] == "started"
 )
@@ -79,6 +79,13 @@ def deciding_line(log: Path) -> int:
     assert failure is not None
     assert failure.evidence_line is not None
     return failure.evidence_line
+
+
+def test_only_what_no_line_decides_is_left_out() -> None:
+    for log, answer in ANSWERS.items():
+        if log in BY_ENDING and answer["expected"]["status"] != "started":
+            classes = answer["expected"]["failure_class"]
+            assert {"killed", "unknown"} & set([classes] if isinstance(classes, str) else classes)
 
 
 @st.composite
@@ -133,6 +140,10 @@ def test_collectors_prefixes_change_nothing(data: st.DataObject) -> None:
                 b"[2026-02-24T20:21:58Z] ",
                 b"vllm-server_1  | ",
                 b"Nov 30 01:13:50 host vllm[812]: ",
+                b"Nov 30 01:13:50.123456 host vllm[812]: ",
+                b"2026-11-30T01:13:50+0000 host vllm[812]: ",
+                b"2026-11-30T01:13:50.123456789Z stderr F ",
+                b"[pod/vllm-0/server] ",
                 b"\x1b[0m",
             ]
         )
