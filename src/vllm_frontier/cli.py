@@ -6,11 +6,13 @@ Heavy rooms (Hydra, Ray, polars) are imported inside the commands that need them
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_DONE, EXIT_USAGE, EXIT_SOME_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
 PROGRAM = "vllm-frontier"
+_NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _words = click.argument("words", nargs=-1, metavar="SWEEP [KEY=VALUE]...")
 _folder = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -139,14 +142,18 @@ def recommend(
 
 
 @cli.command()
-@click.argument("log", type=click.File("rb"), metavar="LOG")
+@click.argument(
+    "log",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    metavar="LOG",
+)
 @click.option(
     "--exit-code",
     type=click.IntRange(-64, 255),
     help="Of the server, when it has ended; -N or 128 + N for signal N.",
 )
 @_json
-def explain(log: BinaryIO, exit_code: int | None, as_json: bool) -> int:
+def explain(log: Path, exit_code: int | None, as_json: bool) -> int:
     """What one vLLM server log says: outcome, evidence, memory facts, what to change.
 
     LOG is a file, or - for standard input.
@@ -156,13 +163,14 @@ def explain(log: BinaryIO, exit_code: int | None, as_json: bool) -> int:
     from vllm_frontier.report import explanation
 
     try:
-        reader = io.BufferedReader(log) if isinstance(log, io.RawIOBase) else log
-        problem = not_text(reader)
-        if problem is not None:
-            raise click.UsageError(problem, click.get_current_context())
-        found = explanation.document(read_stream(reader, exit_code))
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"LOG cannot be read: {error}.") from error
+        with _opened(log) as stream:
+            problem = not_text(stream)
+            reading = read_stream(stream, exit_code)
+    except OSError as error:
+        raise click.ClickException(f"{log} cannot be read: {error.strerror}.") from error
+    if problem is not None:
+        raise click.ClickException(f"{log} is no text: {problem}.")
+    found = explanation.document(reading)
     if as_json:
         _print_json(found)
     else:
@@ -191,6 +199,15 @@ def doctor(words: tuple[str, ...], as_json: bool) -> int:
         findings.show(found, _console())
     missing = any(finding.verdict is examination.Verdict.MISSING for finding in found)
     return EXIT_SOME_FAILED if missing else EXIT_DONE
+
+
+def _opened(log: Path) -> AbstractContextManager[BinaryIO]:
+    """A file, or `-` for standard input; not closed there, for it is not ours."""
+    if str(log) != "-":
+        return log.open("rb")
+    if sys.stdin is None:
+        raise click.ClickException("standard input is closed: there is nothing to read.")
+    return nullcontext(sys.stdin.buffer)
 
 
 def _compose(words: Sequence[str]) -> Composed:
@@ -256,26 +273,40 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows `?` for marks
     try:
-        code = cli.main(standalone_mode=False)
-    except NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        code = EXIT_DONE
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else PROGRAM
-        _complain(f"{error.format_message()} Try `{command} --help`.")
-        code = EXIT_USAGE
-    except click.ClickException as error:
-        _complain(error.format_message())
-        code = EXIT_USAGE
-    except FrontierError as error:
-        _complain(str(error))
-        code = EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt, Interrupted):
-        code = EXIT_INTERRUPTED
+        code = _invoke()
     except BrokenPipeError:  # `vllm-frontier show DIR | head`
         sys.stderr.close()
         code = EXIT_DONE
-    sys.exit(code if isinstance(code, int) else EXIT_DONE)
+    except OSError as error:
+        if error.errno not in _NO_OUTPUT:
+            raise
+        _complain(f"the output cannot be written: {error.strerror}.")
+        # Else the interpreter would try once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = EXIT_USAGE
+    sys.exit(code)
+
+
+def _invoke() -> int:
+    """Run the command that the arguments name; its exit code."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return EXIT_DONE
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else PROGRAM
+        _complain(f"{error.format_message()} Try `{command} --help`.")
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return EXIT_USAGE
+    except FrontierError as error:
+        _complain(str(error))
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt, Interrupted):
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else EXIT_DONE
 
 
 def _complain(text: str) -> None:

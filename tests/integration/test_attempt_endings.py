@@ -145,21 +145,7 @@ def test_secrets_do_not_stay_in_the_log(tmp_path: Path) -> None:
 
 # -- others on the card --------------------------------------------------------------------------
 
-SOURCE = Path(__file__).parents[1] / "unit/fake_nvml.c"
 UUID = "GPU-00000000"
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> dict[str, str]:
-    """An environment in which NVML shows a card with 0.6 GiB in use."""
-    library = tmp_path / "lib"
-    library.mkdir()
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", library / "libnvidia-ml.so.1", SOURCE], check=True
-    )
-    used = tmp_path / "used"
-    used.write_text("0.6")
-    return os.environ | {"LD_LIBRARY_PATH": str(library), "FAKE_USED": str(used)}
 
 
 def attempt_on_card(folder: Path, cell: Cell, taken: str) -> dict[str, Any]:

@@ -137,6 +137,35 @@ def test_a_signal_may_be_given_as_a_negative_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        (b"\x1f\x8b\x08\x00", "gzip -dc FILE | vllm-frontier explain -"),
+        (b"\xff\xfeI\x00", "UTF-16"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_what_to_do(head: bytes, complaint: str) -> None:
+    done = run("-", stdin=head * 100)
+    assert done.returncode == 2
+    assert complaint in done.stderr.decode()
+    assert len(done.stderr.decode().strip().splitlines()) == 1
+
+
+def test_a_closed_input_and_a_full_output_are_one_line() -> None:
+    command = f"{sys.executable} -m vllm_frontier explain"
+    for redirected, complaint in (
+        ("- <&-", "standard input is closed"),
+        (f"{LOGS / 'kv_too_small.log'} >/dev/full", "No space left on device"),
+        (f"{LOGS / 'kv_too_small.log'} --json >/dev/full", "No space left on device"),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {redirected}"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert complaint in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["no-such.log"], "no-such.log"),

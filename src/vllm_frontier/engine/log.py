@@ -89,9 +89,7 @@ def not_text(stream: BinaryIO) -> str | None:
     if not isinstance(stream, io.BufferedReader):
         return None
     head = stream.peek(8)
-    return next(
-        (f"LOG is no text: {why}." for magic, why in _MAGIC.items() if head.startswith(magic)), None
-    )
+    return next((why for magic, why in _MAGIC.items() if head.startswith(magic)), None)
 
 
 class LogLine(NamedTuple):
