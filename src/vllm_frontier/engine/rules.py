@@ -2,7 +2,7 @@
 
 To add a failure class: one member of `FailureClass`, one rule here, one log as a fixture. The
 first rule that matches a line decides about that line; which line of a log decides is the
-business of `reading`. The wordings hold for vLLM 0.8 to 0.33, some for older versions.
+business of `reading`. The wordings are those of vLLM 0.6 to 0.33.
 """
 
 from __future__ import annotations

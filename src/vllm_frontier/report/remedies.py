@@ -85,8 +85,8 @@ def _kv_none(failure: Failure, facts: StartupFacts) -> str:
     short = f" ({-left:.2f} GiB are missing before the first token)" if left and left < 0 else ""
     return (
         f"Weights, activation and graphs leave nothing for the KV cache{short}: raise "
-        "--gpu-memory-utilization, turn CUDA graphs or the speculative head off, or take a "
-        "smaller quantization."
+        "--gpu-memory-utilization (or --kv-cache-memory-bytes, where that is set), turn CUDA "
+        "graphs or the speculative head off, or take a smaller quantization."
     )
 
 
@@ -141,6 +141,19 @@ def _out_of_memory(change: str) -> Callable[[Failure, StartupFacts], str]:
     return remedy
 
 
+def _oom_profile(failure: Failure, facts: StartupFacts) -> str:
+    change = (
+        "while it tried a full batch; lower --max-num-batched-tokens or --max-num-seqs, or end "
+        "what else uses the card"
+    )
+    if failure.phase is Phase.ALLOCATE_KV:
+        change = (
+            "while it allocated the KV cache; lower --gpu-memory-utilization, or end what else "
+            "uses the card"
+        )
+    return _out_of_memory(change)(failure, facts)
+
+
 def _context(failure: Failure, facts: StartupFacts) -> str:
     del facts
     found = _DERIVED.search(failure.evidence)
@@ -178,10 +191,7 @@ _REMEDIES: dict[FailureClass, _Remedy] = {
         "while it loaded weights; take a smaller quantization, leave the speculative head out, "
         "or spread the model over more cards"
     ),
-    FailureClass.OOM_PROFILE: _out_of_memory(
-        "while it tried a full batch; lower --max-num-batched-tokens or --max-num-seqs, or end "
-        "what else uses the card"
-    ),
+    FailureClass.OOM_PROFILE: _oom_profile,
     FailureClass.OOM_GRAPH_CAPTURE: _out_of_memory(
         "while it captured CUDA graphs, which come on top of the share; lower "
         "--gpu-memory-utilization or --max-num-seqs, or turn graphs off with --enforce-eager"
@@ -239,10 +249,14 @@ _REMEDIES: dict[FailureClass, _Remedy] = {
         "The machine ran out of its own memory, not the card's: free some, add swap, or load with "
         "fewer workers."
     ),
-    FailureClass.KILLED: "Something ended the server from outside: try again.",
+    FailureClass.KILLED: (
+        "Something ended the server from outside: try again; if it was SIGKILL, see in the "
+        "kernel's log (dmesg) whether the machine's own memory ran out."
+    ),
     FailureClass.GPU_LOST: (
-        "The card or its driver is gone: look at nvidia-smi and the kernel's log, reboot if the "
-        "card is not there, then try again."
+        "The card is not there, or its driver does not fit: look at nvidia-smi, at "
+        "CUDA_VISIBLE_DEVICES or the container's --gpus, and at the kernel's log; update the "
+        "driver or reboot, then try again."
     ),
     FailureClass.DISK_FULL: "Make room on the disk that the line names, then try again.",
     FailureClass.UNKNOWN: (
