@@ -33,7 +33,7 @@ from vllm_frontier.trial import Progress
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
-CELL = Cell(depth=0, context=2048, graphs=False, utilization=1.0)
+CELL = Cell(depth=0, context=4096, graphs=False, utilization=1.0)
 REQUEST_TIMEOUT_S = 8.0
 # Without its weights, the bundled model never ends by itself: every answer takes some seconds.
 MODEL = ModelSpec("demo-mtp", str(DEMO), args={"dtype": "float32", "load_format": "dummy"})
@@ -41,7 +41,7 @@ WORKLOAD = WorkloadSpec(
     tasks=("prose",),
     repeats=1,
     warmups=0,
-    max_tokens=800,
+    max_tokens=3000,  # more than it can write before the request's limit
     prefill_tokens=64,
     request_timeout_s=REQUEST_TIMEOUT_S,
 )
@@ -72,17 +72,21 @@ class Strike:
         assert self.sent_at is not None
 
     def _send_in_a_request(self, live: Live) -> None:
+        live.look()  # now: on a busy machine it takes longer than an answer
+        pid = live.pid(self._role)
         deadline = time.monotonic() + 20
         while not live.answers("/v1/chat/completions"):
             if time.monotonic() > deadline:
                 return
             time.sleep(0.005)
         time.sleep(0.1)  # into the answer
-        self._send(live)
+        self._strike(pid)
 
     def _send(self, live: Live) -> None:
         live.look()
-        pid = live.pid(self._role)
+        self._strike(live.pid(self._role))
+
+    def _strike(self, pid: int | None) -> None:
         if pid is not None:
             os.kill(pid, self._number)
             self.sent_at = time.time()
