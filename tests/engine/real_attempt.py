@@ -147,10 +147,6 @@ class Live:
                 return pid if any(each.pid == pid and each.alive() for each in self.seen) else None
         return None
 
-    def answers(self, path: str) -> bool:
-        """Whether the server has begun to answer a request to this path."""
-        return f'"POST {path} HTTP/1.1" 200' in self.log.read_text(errors="replace")
-
 
 @dataclass(frozen=True)
 class Finished:

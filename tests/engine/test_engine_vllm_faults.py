@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
+import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,48 +47,42 @@ WORKLOAD = WorkloadSpec(
 
 
 class Strike:
-    """Sends one signal to one process of a launch, at a moment that is told by its progress."""
+    """Sends one signal to one process of a launch, at a moment that is told by its progress.
+
+    A process of its own sends it: on two cores a loaded server delivers an answer in one burst at
+    its end, and keeps whoever waits for it from running.
+    """
 
     def __init__(self, role: str, number: signal.Signals) -> None:
         self._role = role
         self._number = number
-        self._thread: threading.Thread | None = None
+        self._striker: subprocess.Popen[str] | None = None
         self.sent_at: float | None = None
 
     def while_it_loads(self, progress: Progress, live: Live) -> None:
-        if progress.phase is Phase.LOAD and self.sent_at is None:
-            self._send(live)
+        if progress.phase is Phase.LOAD and self._striker is None:
+            self._send(live, after_s=0.0)
 
     def while_a_task_is_answered(self, progress: Progress, live: Live) -> None:
         if progress == Progress(Phase.MEASURE, "prefill 1"):
-            self._thread = threading.Thread(target=self._send_in_a_request, args=(live,))
-            self._thread.start()
+            self._send(live, after_s=1.0)  # into the answer, which lasts much longer
 
     def join(self) -> None:
         """Wait for the one who strikes; it must have struck."""
-        if self._thread is not None:
-            self._thread.join()
-        assert self.sent_at is not None
+        assert self._striker is not None
+        told, _ = self._striker.communicate(timeout=30)
+        assert self._striker.returncode == 0
+        self.sent_at = float(told)
 
-    def _send_in_a_request(self, live: Live) -> None:
-        live.look()  # now: on a busy machine it takes longer than an answer
-        pid = live.pid(self._role)
-        deadline = time.monotonic() + 20
-        while not live.answers("/v1/chat/completions"):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(0.005)
-        time.sleep(0.1)  # into the answer
-        self._strike(pid)
-
-    def _send(self, live: Live) -> None:
+    def _send(self, live: Live, *, after_s: float) -> None:
         live.look()
-        self._strike(live.pid(self._role))
-
-    def _strike(self, pid: int | None) -> None:
+        pid = live.pid(self._role)
         if pid is not None:
-            os.kill(pid, self._number)
-            self.sent_at = time.time()
+            name = self._number.name.removeprefix("SIG")
+            script = f"sleep {after_s}; kill -s {name} {pid} && date +%s.%N"
+            self._striker = subprocess.Popen(
+                ["sh", "-c", script], stdout=subprocess.PIPE, text=True
+            )
 
 
 def test_a_worker_killed_while_it_loads(tmp_path: Path) -> None:
