@@ -21,11 +21,12 @@ from click.exceptions import NoArgsIsHelpError
 
 from vllm_frontier import __version__
 from vllm_frontier.errors import ConfigError, FrontierError, Interrupted
+from vllm_frontier.signals import EXIT_INTERRUPTED, Signals
 
 if TYPE_CHECKING:
     from vllm_frontier.config import Composed
 
-EXIT_DONE, EXIT_USAGE, EXIT_SOME_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
+EXIT_DONE, EXIT_USAGE, EXIT_SOME_FAILED = 0, 2, 3
 PROGRAM = "vllm-frontier"
 _NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -54,8 +55,9 @@ def cli() -> None:
 @_json
 def run(words: tuple[str, ...], out: Path | None, as_json: bool) -> int:
     """Launch a sweep; on the folder of the same sweep, go on with it."""
-    composed = _compose(words)
-    return _run(composed, out or Path("outputs") / composed.spec.name, as_json)
+    with Signals() as signals:
+        composed = _compose(words)
+        return _run(composed, out or Path("outputs") / composed.spec.name, as_json, signals)
 
 
 @cli.command()
@@ -66,8 +68,9 @@ def resume(folder: Path, as_json: bool) -> int:
     from vllm_frontier.config import Composed, spec_from_document
     from vllm_frontier.store.sweep_store import SweepStore
 
-    document = dict(SweepStore.open(folder).config)
-    return _run(Composed(spec_from_document(document), document), folder, as_json)
+    with Signals() as signals:
+        document = dict(SweepStore.open(folder).config)
+        return _run(Composed(spec_from_document(document), document), folder, as_json, signals)
 
 
 @cli.command()
@@ -223,18 +226,21 @@ def _compose(words: Sequence[str]) -> Composed:
     return compose_sweep(names[0], overrides, read_card=first_card)
 
 
-def _run(composed: Composed, folder: Path, as_json: bool) -> int:
+def _run(composed: Composed, folder: Path, as_json: bool, signals: Signals) -> int:
     from vllm_frontier.report import advice, result
     from vllm_frontier.report.progress import ProgressDisplay
+    from vllm_frontier.store.paths import SweepPaths
     from vllm_frontier.sweep import run_sweep
 
     console = _console(to_stderr=as_json)
     display = ProgressDisplay(console)
     try:
         with display.shown():
-            finished = run_sweep(composed.spec, composed.document, folder, display)
-    except Interrupted:
-        console.print(f"Interrupted. Go on with: {PROGRAM} resume {folder}", soft_wrap=True)
+            finished = run_sweep(composed.spec, composed.document, folder, display, signals=signals)
+    except Interrupted as interrupted:
+        began = SweepPaths(folder).sweep_yaml.exists()
+        told = _go_on(folder) if began else "Nothing was launched."
+        console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True)
         return EXIT_INTERRUPTED
     found = result.load(folder)
     if as_json:
@@ -244,9 +250,16 @@ def _run(composed: Composed, folder: Path, as_json: bool) -> int:
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
         console.print(f"\nResults: {folder}", soft_wrap=True)
-    if finished.left:
+    if finished.left and finished.aside:
+        told = f"{finished.left} cells were not reached, for want of a card."
+        console.print(f"{told} {_go_on(folder)}", soft_wrap=True)
+    elif finished.left:
         console.print(f"{finished.left} cells were not reached within the budget of the search.")
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
+
+
+def _go_on(folder: Path) -> str:
+    return f"Go on with: {PROGRAM} resume {folder}"
 
 
 def _console(*, to_stderr: bool = False) -> Any:

@@ -186,15 +186,10 @@ def attempt(
     log = folder / "server.log"
     live = Live(log=log)
 
-    def described(description: dict[str, Any]) -> None:
-        live.description |= description
-        if record is not None:
-            record(live)
-
     identity = identify(spec, UNREAD_VERSION)
     spec = replace(spec, grid=Grid((cell.depth,), (cell.context,), (False,), (cell.utilization,)))
     request = AttemptRequest(spec, cell, identity.cell_id(cell), 1, log, dict(os.environ))
-    steps = run_attempt(request, described)
+    steps = run_attempt(request)
     with _watching(live):
         while True:
             try:
@@ -202,7 +197,11 @@ def attempt(
             except StopIteration as ended:
                 outcome: Outcome = ended.value
                 break
-            if step is not None:
+            if progress.launch is not None:
+                live.description |= progress.launch
+                if record is not None:
+                    record(live)
+            elif step is not None:
                 step(progress, live)
     trial = trial_row(spec, identity, cell, 1, outcome, engine_version=UNREAD_VERSION)
     (trials,) = _through_a_file("trials", [trial], folder)

@@ -51,9 +51,7 @@ def sweep(card: str, workload: WorkloadSpec = WORKLOAD) -> SweepSpec:
 
 def attempt(spec: SweepSpec, folder: Path, cell: Cell = CELL) -> Outcome:
     log = folder / "server.log"
-    steps = run_attempt(
-        AttemptRequest(spec, cell, "0" * 16, 1, log, dict(os.environ)), lambda document: None
-    )
+    steps = run_attempt(AttemptRequest(spec, cell, "0" * 16, 1, log, dict(os.environ)))
     while True:
         try:
             next(steps)
@@ -167,14 +165,12 @@ def attempt_on_card(folder: Path, cell: Cell, taken: str) -> dict[str, Any]:
     used = Path(os.environ["FAKE_USED"])
     written: dict[str, Any] = {}
 
-    def record(document: dict[str, Any]) -> None:
-        written.update(document)
-        used.write_text(taken)  # somebody comes between the look at the card and the launch
-
-    steps = run_attempt(request, record)
+    steps = run_attempt(request)
     try:
         while True:
-            next(steps)
+            if (launch := next(steps).launch) is not None:
+                written.update(launch)
+                used.write_text(taken)  # somebody comes between the look at the card and the launch
     except StopIteration as ended:
         outcome: Outcome = ended.value
     failure = outcome.failure

@@ -14,7 +14,7 @@ PACKAGE = Path(vllm_frontier.__file__).parent
 
 # A room may import itself and the rooms of the same or an earlier line.
 ORDER = (
-    {"errors", "shipped", "outcome", "grid", "__init__"},
+    {"errors", "shipped", "outcome", "grid", "signals", "__init__"},
     {"spec", "telemetry", "contention"},
     {"launch", "measure", "engine", "search"},
     {"config_schema", "config_checks", "config", "identity", "cards", "doctor", "ray_settings"},
@@ -22,7 +22,7 @@ ORDER = (
     {"schedule"},
     {"store"},
     {"analyze"},
-    {"report", "sweep"},
+    {"report", "driver", "sweep"},
     {"cli"},
     {"__main__"},
 )

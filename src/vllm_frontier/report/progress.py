@@ -86,6 +86,10 @@ class ProgressDisplay:
             line += f"  [{self._done}/{self._planned}{left}]"
         self._say(line, style)
 
+    def warn(self, text: str) -> None:
+        """Something that a person should know."""
+        self._say(text, "yellow")
+
     def __rich__(self) -> RenderableType:
         """The live block: a bar, and a line for each cell that is running."""
         head = Table.grid(padding=(0, 1))

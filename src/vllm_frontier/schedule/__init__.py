@@ -8,7 +8,6 @@ this program or of the cluster and recorded as `failed`, never as an answer abou
 Import this module only after `ray_settings.apply`.
 """
 
-from vllm_frontier.schedule.plan import Listener, OpenAttempt, Plan
 from vllm_frontier.schedule.runner import run
 
-__all__ = ["Listener", "OpenAttempt", "Plan", "run"]
+__all__ = ["run"]

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
 
-from vllm_frontier.engine.log import last_lines
 from vllm_frontier.errors import FrontierError
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch.secrets import conceal, secret_values
+from vllm_frontier.launch.leftovers import ProcessId
 from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Status
-from vllm_frontier.schedule.plan import Listener, Plan
 from vllm_frontier.search import Search
-from vllm_frontier.trial import AttemptRequest
+from vllm_frontier.trial import Progress
+from vllm_frontier.trial.plan import Listener, Plan
+
+# A card that was set aside is looked at once a second; another one may just be between two
+# attempts.
+IDLE_LOOKS = 2
+
+
+class Stopped(BaseException):
+    """Leaves Tune's loop at once; why is in `SearchAdapter.problem`.
+
+    Derives from BaseException so that Tune does not wrap it.
+    """
 
 
 class LastFault(logging.Handler):
@@ -47,75 +56,134 @@ class LastFault(logging.Handler):
             self.text = lines[-1].strip() if lines else type(record.exc_info[1]).__name__
 
 
+@dataclass(slots=True)
+class _Running:
+    """An attempt under way; `started_at` is in seconds since the epoch.
+
+    `worker` is its process where that is on this machine, `fault` what is known to have
+    befallen it.
+    """
+
+    cell: Cell
+    number: int
+    started_at: float
+    worker: ProcessId | None = None
+    fault: str | None = None
+
+
 class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
     """Tune's view of a search. Lives in the driver."""
 
-    def __init__(
-        self,
-        search: Search,
-        plan: Plan,
-        listener: Listener,
-        driver_node: str,
-        faults: LastFault,
-    ) -> None:
+    def __init__(self, search: Search, plan: Plan, listener: Listener, faults: LastFault) -> None:
         super().__init__(metric="done", mode="max")
         self._search = search
         self._plan = plan
         self._listener = listener
-        self._driver_node = driver_node
         self._faults = faults
         self._running: dict[str, _Running] = {}
-        # What kept an outcome from being recorded; Tune would wrap it beyond recognition.
+        self._parked: dict[str, tuple[str, ...]] = {}
+        self._idle_looks = 0
+        self._given_up = False
+        # What kept results from being written; Tune would wrap it beyond recognition.
         self.problem: FrontierError | None = None
+
+    # Tune asks and tells
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next attempt; FINISHED rather than None whenever nothing is running."""
-        over = self.problem is not None or self._plan.out_of_time()
+        over = self._given_up or self._plan.out_of_time()
         cell = None if over else self._search.ask()
         if cell is None:
             return None if self._running else str(Searcher.FINISHED)
-        try:
+        with self._noted():
             opened = self._listener.open_attempt(cell)
-        except FrontierError as problem:
-            self.problem = problem
-            return None if self._running else str(Searcher.FINISHED)
-        self._running[trial_id] = _Running(cell, opened.number, opened.folder, time.time())
-        request = AttemptRequest(
-            spec=self._plan.spec,
-            cell=cell,
-            cell_id=self._plan.identity.cell_id(cell),
-            attempt=opened.number,
-            log=opened.folder / "server.log",
-            environment=self._plan.environment,
-            baseline=self._plan.baseline,
-        )
+        self._running[trial_id] = _Running(cell, opened.number, time.time())
         return {
-            "request": request,
-            "record": opened.record,
-            "driver_node": self._driver_node,
+            "cell": cell,
+            "cell_id": self._plan.identity.cell_id(cell),
+            "attempt": opened.number,
+            "log": opened.folder / "server.log",
         }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Pass on how far an attempt has come."""
-        progress = result.get("progress")
-        if progress is not None and trial_id in self._running:
-            self._listener.progress(self._running[trial_id].cell, progress)
+        """Take in how far an attempt has come; Tune asks for the next step only afterwards."""
+        running = self._running.get(trial_id)
+        if running is None:
+            return
+        running.worker = result.get("worker")
+        if "outcome" in result:
+            self._park(trial_id, result)
+            return
+        progress: Progress = result["progress"]
+        with self._noted():
+            if progress.launch is not None:
+                self._listener.prepared(running.cell, running.number, progress.launch)
+            else:
+                self._listener.progress(running.cell, progress)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record an outcome; without one, the worker was lost or our own code failed."""
+        result = result or {}
+        if trial_id in self._parked:
+            cards = self._parked.pop(trial_id)
+            if result.get("taken_back"):
+                self._listener.taken_back(cards)
+            return
         running = self._running.pop(trial_id)
-        outcome = (result or {}).get("outcome")
-        if outcome is None or error:
-            secrets = secret_values(self._plan.environment, ())
-            outcome = _worker_lost(self._faults.text, running, secrets)
-        log = (result or {}).get("log")
-        try:
+        self._record(running, None if error else result.get("outcome"), result.get("log"))
+
+    def _record(self, running: _Running, outcome: Outcome | None, log: bytes | None) -> None:
+        with self._noted():
+            if outcome is None:
+                tail = self._listener.lost(running.cell, running.number)
+                outcome = _worker_lost(running.fault or self._faults.text, running, tail)
+            self._search.tell(running.cell, outcome.status)
             self._listener.ended(running.cell, running.number, outcome, log)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Leave the loop over a problem with the sweep's folder: nothing more can be recorded."""
+        try:
+            yield
         except FrontierError as problem:
             self.problem = problem
-        self._search.tell(running.cell, outcome.status)
+            raise Stopped from problem
+
+    # Cards that are set aside
+
+    def _park(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        """The attempt is over, but its trial goes on: it holds the card that is not free."""
+        running = self._running.pop(trial_id)
+        self._parked[trial_id] = result["cards"]
+        outcome: Outcome = result["outcome"]
+        self._record(running, outcome, result.get("log"))
+        reason = outcome.failure.evidence if outcome.failure is not None else ""
+        self._listener.set_aside(result["cards"], reason)
+
+    def gives_up(self, trial_id: str) -> bool:
+        """Whether a trial holds a card that was set aside, and no other card is at work."""
+        if trial_id not in self._parked:
+            return False
+        self._idle_looks = 0 if self._running else self._idle_looks + 1
+        self._given_up = self._idle_looks >= IDLE_LOOKS * len(self._parked)
+        return self._given_up
+
+    # Workers that are stopped
+
+    def workers(self) -> list[int]:
+        """Pids of the workers on this machine that run an attempt."""
+        found = [each.worker for each in self._running.values() if each.worker is not None]
+        return [worker.pid for worker in found if worker.alive()]
+
+    def say_of_worker(self, pid: int, fault: str) -> None:
+        """Keep what befell a worker, for the evidence."""
+        for running in self._running.values():
+            if running.worker is not None and running.worker.pid == pid:
+                running.fault = fault
+
+    # What Tune would do for experiments that it restores itself
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune pickles its searcher to restore it, and a sweep is never restored so."""
@@ -128,23 +196,13 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         """Nothing: a sweep resumes from its outcome files."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """An attempt under way; `started_at` is in seconds since the epoch."""
-
-    cell: Cell
-    number: int
-    folder: Path
-    started_at: float
-
-
-def _worker_lost(reason: str, running: _Running, secrets: tuple[str, ...]) -> Outcome:
+def _worker_lost(reason: str, running: _Running, log_tail: str | None) -> Outcome:
     evidence = f"the process that ran this attempt broke: {reason}"
     return Outcome(
         status=Status.FAILED,
         phase=Phase.SPAWN,
         failure=Failure(FailureClass.UNKNOWN, Phase.SPAWN, evidence),
-        log_tail=conceal(last_lines(running.folder / "server.log"), secrets),
+        log_tail=log_tail,
         wall_s=time.time() - running.started_at,
         started_at=running.started_at,
         ended_at=time.time(),

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 
 from vllm_frontier.errors import EngineError
-from vllm_frontier.schedule.plan import Plan
 from vllm_frontier.spec import SweepSpec
+from vllm_frontier.trial.plan import Plan
 
 # What stands for a card on a node without GPUs; a cluster's CPU nodes declare it themselves:
 # ray start --resources='{"frontier_card": 1}'

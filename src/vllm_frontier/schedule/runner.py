@@ -10,38 +10,49 @@ from ray.tune.search import ConcurrencyLimiter
 
 from vllm_frontier.errors import Interrupted
 from vllm_frontier.schedule import cluster
-from vllm_frontier.schedule.adapter import LastFault, SearchAdapter
-from vllm_frontier.schedule.plan import Listener, Plan
-from vllm_frontier.schedule.signals import InterruptCallback, Signals
-from vllm_frontier.schedule.trainable import AttemptTrainable
+from vllm_frontier.schedule.adapter import LastFault, SearchAdapter, Stopped
+from vllm_frontier.schedule.callbacks import ParkingStopper, SignalCallback, WorkerCallback
+from vllm_frontier.schedule.trainable import AttemptTrainable, Common
 from vllm_frontier.search import Search
+from vllm_frontier.trial.plan import Listener, Plan
 
 
 def run(search: Search, plan: Plan, listener: Listener) -> None:
     """Run the search to its end.
 
     Raises:
-        Interrupted: SIGINT or SIGTERM arrived; nothing of any launch is left.
+        Interrupted: SIGINT, SIGTERM or SIGHUP arrived; nothing of any launch is left.
         EngineError: the Ray cluster cannot be reached or has no card for this sweep.
+        StoreError: the sweep's folder cannot be written any more.
     """
-    with Signals() as signals, cluster.scratch_folder() as scratch:
+    with plan.signals.held(), cluster.scratch_folder() as scratch:
         try:
             cluster.start_ray(plan, Path(scratch))
         except SystemExit:  # the handler for SIGTERM that Ray puts in place while it starts
             raise Interrupted("SIGTERM") from None
         try:
-            signals.listen()  # Ray has put a handler of its own in place
-            _tune(search, plan, listener, Path(scratch), signals)
+            plan.signals.listen()  # Ray has put a handler of its own in place
+            _tune(search, plan, listener, Path(scratch))
         finally:
             ray.shutdown()
 
 
-def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path, signals: Signals) -> None:
+def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
     faults = LastFault()
-    adapter = SearchAdapter(search, plan, listener, ray.get_runtime_context().get_node_id(), faults)
+    adapter = SearchAdapter(search, plan, listener, faults)
+    common = Common(
+        spec=plan.spec,
+        environment=plan.environment,
+        baseline=plan.baseline,
+        driver=plan.driver,
+        driver_node=ray.get_runtime_context().get_node_id(),
+    )
     bundle = {"CPU": 0.0, **cluster.resources(plan.spec)}
     tuner = tune.Tuner(
-        tune.with_resources(AttemptTrainable, tune.PlacementGroupFactory([bundle])),
+        tune.with_resources(
+            tune.with_parameters(AttemptTrainable, common=common),
+            tune.PlacementGroupFactory([bundle]),
+        ),
         tune_config=tune.TuneConfig(
             search_alg=ConcurrencyLimiter(adapter, max_concurrent=cluster.slots(plan.spec)),
             num_samples=-1,
@@ -51,12 +62,16 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path, signals
             name="sweep",
             storage_path=str(scratch / "tune"),
             verbose=0,
-            callbacks=[InterruptCallback(signals)],
+            stop=ParkingStopper(adapter),
+            callbacks=[SignalCallback(plan.signals), WorkerCallback(adapter)],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
-    with faults.heard():
-        tuner.fit()
-    if adapter.problem is not None:
-        raise adapter.problem
+    try:
+        with faults.heard():
+            tuner.fit()
+    except Stopped:
+        if adapter.problem is not None:
+            raise adapter.problem from None
+        raise

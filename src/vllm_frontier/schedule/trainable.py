@@ -4,31 +4,57 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
 
-from vllm_frontier import telemetry
+from vllm_frontier import contention, telemetry
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.errors import EngineError
-from vllm_frontier.schedule.plan import Record
+from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.outcome import FailureClass, Outcome, Phase
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.trial import AttemptRequest, Progress, Steps, run_attempt
+
+PARKED_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What all attempts of a sweep share.
+
+    It holds secrets: it travels through Ray's memory and never through the configuration of a
+    trial, which Tune writes to its files.
+    """
+
+    spec: SweepSpec
+    environment: Mapping[str, str]
+    baseline: MemoryState
+    driver: ProcessId | None
+    driver_node: str
 
 
 class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no types
     """One attempt as a Tune trial; a step is whatever brings its progress forward.
 
-    The actor is reused for the next attempt, because a new worker process costs seconds.
+    The actor is reused for the next attempt, because a new worker process costs seconds. Where
+    a card's memory did not come back, the trial goes on after its attempt and so keeps the
+    card from the others, until the memory is back.
     """
 
-    def setup(self, config: dict[str, Any]) -> None:
+    def setup(self, config: dict[str, Any], common: Common) -> None:
         """Begin the attempt that `config` describes."""
+        self._common = common
+        self._here = ray.get_runtime_context().get_node_id() == common.driver_node
+        self._worker = ProcessId.of(os.getpid()) if self._here else None
         self._steps: Steps | None = None
         self._last: Progress | None = None
+        self._request: AttemptRequest | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._baselines: dict[tuple[str, ...], MemoryState] = {}
         self._begin(config)
@@ -41,16 +67,15 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
     def step(self) -> dict[str, Any]:
         """Go on until the attempt has something new to tell, or ends."""
         if self._steps is None:
-            raise RuntimeError("the attempt has ended already")
-        last = self._last
+            return self._park()
         try:
-            while (progress := next(self._steps)) == last:
+            while (progress := next(self._steps)) == self._last:
                 pass
         except StopIteration as ended:
             self._steps = None
-            return {"outcome": ended.value, "log": self._remote_log(), "done": True}
+            return self._result(ended.value)
         self._last = progress
-        return {"progress": progress, "done": False}
+        return {"progress": progress, "worker": self._worker, "done": False}
 
     def cleanup(self) -> None:
         """End a running attempt and everything it launched."""
@@ -61,39 +86,65 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
     def _begin(self, config: dict[str, Any]) -> None:
         self.cleanup()
         self._last = None
-        request: AttemptRequest = config["request"]
-        record: Record = config["record"]
         self._scratch = None
-        cards = _assigned_cards(request.spec)
-        changes: dict[str, Any] = {"cards": cards}
-        if ray.get_runtime_context().get_node_id() != config["driver_node"]:
+        log: Path = config["log"]
+        if not self._here:
             # The sweep's folder is the driver's; from here the log travels with the outcome.
             self._scratch = tempfile.TemporaryDirectory(prefix="vllm-frontier-")
-            log = Path(self._scratch.name) / request.log.name
-            changes |= {"log": log, "environment": dict(os.environ)}
-            record = _record_nothing
-        request = replace(request, **changes)
-        if record is _record_nothing:
-            request = replace(request, baseline=self._baseline(request))
-        self._log_path = request.log
-        self._steps = run_attempt(request, record)
+            log = Path(self._scratch.name) / log.name
+        cards = _assigned_cards(self._common.spec)
+        self._request = AttemptRequest(
+            spec=self._common.spec,
+            cell=config["cell"],
+            cell_id=config["cell_id"],
+            attempt=config["attempt"],
+            log=log,
+            environment=self._common.environment if self._here else dict(os.environ),
+            cards=cards,
+            baseline=self._common.baseline if self._here else self._own_baseline(cards),
+            driver=self._common.driver if self._here else None,
+        )
+        self._steps = run_attempt(self._request)
 
-    def _baseline(self, request: AttemptRequest) -> MemoryState:
+    def _own_baseline(self, cards: tuple[str, ...]) -> MemoryState:
         """What was in use on another node before this process launched anything there."""
-        if request.cards not in self._baselines:
-            self._baselines[request.cards] = request.memory_state()
-        return self._baselines[request.cards]
+        if cards not in self._baselines:
+            on_host = self._common.spec.card.kind == "cpu"
+            self._baselines[cards] = contention.read_state(cards, host=on_host)
+        return self._baselines[cards]
+
+    def _result(self, outcome: Outcome) -> dict[str, Any]:
+        failure = outcome.failure
+        held_back = (
+            failure is not None
+            and failure.failure_class is FailureClass.MEMORY_CONTENDED
+            and failure.phase is Phase.SPAWN
+        )
+        return {
+            "outcome": outcome,
+            "log": self._remote_log(),
+            "worker": self._worker,
+            "cards": self._request.cards if self._request is not None else (),
+            "done": not held_back,
+        }
+
+    def _park(self) -> dict[str, Any]:
+        """Hold the card until its memory is back; the driver may end this before."""
+        request = self._request
+        if request is None:
+            raise RuntimeError("no attempt has begun")
+        time.sleep(PARKED_LOOK_S)
+        above = contention.excess_gib(request.baseline, request.memory_state())
+        back = above is None or above <= request.spec.card.baseline_tolerance_gib
+        return {"taken_back": back, "done": back}
 
     def _remote_log(self) -> bytes | None:
-        if self._scratch is None:
+        if self._scratch is None or self._request is None:
             return None
-        log = self._log_path.read_bytes() if self._log_path.is_file() else b""
+        log = self._request.log
+        content = log.read_bytes() if log.is_file() else b""
         self._scratch.cleanup()
-        return log
-
-
-def _record_nothing(document: dict[str, Any]) -> None:
-    """On another node: the driver has already written what it knows of the attempt."""
+        return content
 
 
 def _assigned_cards(spec: SweepSpec) -> tuple[str, ...]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from vllm_frontier import contention, telemetry
 from vllm_frontier.contention import MemoryState
@@ -55,25 +54,24 @@ LOADING_STOP_S = 3.0
 DECIDED_GRACE_S = 0.5
 
 
-def run_attempt(request: AttemptRequest, record: Callable[[dict[str, Any]], None]) -> Steps:
+def run_attempt(request: AttemptRequest) -> Steps:
     """Try one cell.
+
+    Before the server is executed the generator yields the description of the launch, see
+    `Progress`.
 
     Args:
         request: what to try.
-        record: puts the description of the launch on disk; called once the supervisor's pid
-            is known and before the server is executed.
 
     Returns:
         (of the generator) how the attempt ended.
     """
-    attempt = _Attempt(request, record)
-    return attempt.steps()
+    return _Attempt(request).steps()
 
 
 class _Attempt:
-    def __init__(self, request: AttemptRequest, record: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, request: AttemptRequest) -> None:
         self.request = request
-        self.record = record
         self.engine: Engine = create_engine(request.spec)
         self.phase = Phase.SPAWN
         self.started = False
@@ -113,7 +111,7 @@ class _Attempt:
                     self.before,
                     self.began_at,
                 )
-                self.record(about.document())
+                yield Progress(self.phase, launch=about.document())
                 with telemetry.MemorySampler(
                     uuids=self.request.cards, pids=launch.members
                 ) as sampler:

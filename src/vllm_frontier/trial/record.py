@@ -45,11 +45,8 @@ class LaunchRecord:
             "cell_id": request.cell_id,
             "attempt": request.attempt,
             "axes": request.cell.axes(),
-            "supervisor": {
-                "pid": self.supervisor.pid,
-                "start_time": self.supervisor.start_time,
-                "host": os.uname().nodename,
-            },
+            "supervisor": _process(self.supervisor),
+            "worker": _process(ProcessId.of(os.getpid())),
             "argv": mask_secrets(list(self.plan.argv)),
             "environment": mask_secrets(_decisive(self.environment, self.plan)),
             "tmp": str(self.tmp),
@@ -59,6 +56,10 @@ class LaunchRecord:
             "memory_before": _state(before),
             "started_at": self.began_at,
         }
+
+
+def _process(process: ProcessId | None) -> dict[str, Any] | None:
+    return None if process is None else {**asdict(process), "host": os.uname().nodename}
 
 
 def _state(state: MemoryState | None) -> dict[str, Any] | None:

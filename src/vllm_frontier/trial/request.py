@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vllm_frontier import contention
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.grid import Cell
+from vllm_frontier.launch.leftovers import ProcessId
 from vllm_frontier.outcome import Outcome, Phase
 from vllm_frontier.spec import SweepSpec
 
@@ -23,6 +25,7 @@ class AttemptRequest:
         cards: UUIDs of the cards it may use, empty on a CPU.
         baseline: what was in use before the sweep, on those cards or (kind `cpu`) on the host;
             None if not known.
+        driver: the process whose end ends the launch; None if it is not on this machine.
     """
 
     spec: SweepSpec
@@ -33,6 +36,7 @@ class AttemptRequest:
     environment: Mapping[str, str]
     cards: tuple[str, ...] = ()
     baseline: MemoryState | None = None
+    driver: ProcessId | None = None
 
     @property
     def on_host(self) -> bool:
@@ -46,10 +50,15 @@ class AttemptRequest:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where an attempt is: its phase, and a word more while it measures."""
+    """Where an attempt is: its phase, and a word more while it measures.
+
+    `launch` comes once, when the supervisor runs and the server does not yet: the content of
+    `attempt.json`, without secrets. Whoever asks for the next step has put it on disk before.
+    """
 
     phase: Phase
     detail: str = ""
+    launch: Mapping[str, Any] | None = None
 
 
 Steps = Generator[Progress, None, Outcome]

@@ -1,0 +1,72 @@
+"""What looks after a running sweep at every turn of Tune's loop, ten times a second."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ray import tune
+
+from vllm_frontier.launch.supervisor import kill_process, read_process
+from vllm_frontier.schedule.adapter import SearchAdapter
+from vllm_frontier.signals import Signals
+
+# A Ray worker that somebody stopped (SIGSTOP) says nothing, and Ray does not mind.
+STOPPED_LOOKS = 10
+LOOK_EVERY_S = 1.0
+
+
+class SignalCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Leaves the loop when a signal has arrived."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Raise Interrupted."""
+        self._signals.check()
+
+
+class WorkerCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Ends workers of this machine that stay stopped, so that their attempts get an outcome.
+
+    Looks are counted, not seconds: where this process was stopped itself (Ctrl-Z) no time passed.
+    """
+
+    def __init__(self, adapter: SearchAdapter) -> None:
+        self._adapter = adapter
+        self._looked_at = 0.0
+        self._looks: dict[int, int] = {}
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Look at the workers once a second."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        stopped = [pid for pid in self._adapter.workers() if _is_stopped(pid)]
+        self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in stopped}
+        for pid, looks in self._looks.items():
+            if looks == STOPPED_LOOKS:
+                self._adapter.say_of_worker(pid, f"it was stopped for {STOPPED_LOOKS} s")
+                kill_process(pid)
+
+
+class ParkingStopper(tune.Stopper):  # type: ignore[misc]  # Ray has no types
+    """Ends the trials that hold a card that was set aside, once no other card is at work."""
+
+    def __init__(self, adapter: SearchAdapter) -> None:
+        self._adapter = adapter
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Whether the trial is to end."""
+        return self._adapter.gives_up(trial_id)
+
+    def stop_all(self) -> bool:
+        """Never: the search ends the sweep."""
+        return False
+
+
+def _is_stopped(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.state == "T"
