@@ -8,20 +8,20 @@ is in the server's group or session, or descends from one that does.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_frontier.launch import supervisor as processes
+from vllm_frontier.launch import processes, segments
+from vllm_frontier.launch.folders import owned_folder, private_tmp, remove_abandoned, remove_tmp
+
+__all__ = ["END_TIMEOUT_S", "ProcessId", "end_leftovers", "find_leftovers"]
+__all__ += ["owned_folder", "private_tmp", "remove_abandoned", "remove_tmp"]
 
 END_TIMEOUT_S = 10.0
-TMP_PREFIX = "vf-"
 
-# The path of a socket has at most 107 characters, the server's own names for it included.
-_TMP_LONGEST = 40
 _POLL_S = 0.01
+_CLOCK_SLACK_S = 1.0  # the kernel tells in whole seconds when it was started
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,7 @@ class ProcessId:
 
     def alive(self) -> bool:
         """Whether this very process runs; a zombie does not."""
-        process = processes.read_process(self.pid)
-        return (
-            process is not None
-            and process.alive
-            and processes.start_time(process) == self.start_time
-        )
+        return processes.is_alive(self.pid, self.start_time)
 
 
 def find_leftovers(supervisor: ProcessId, server: ProcessId | None) -> list[int]:
@@ -66,14 +61,19 @@ def find_leftovers(supervisor: ProcessId, server: ProcessId | None) -> list[int]
 
 
 def end_leftovers(
-    supervisor: ProcessId, server: ProcessId | None, *, timeout_s: float = END_TIMEOUT_S
+    supervisor: ProcessId,
+    server: ProcessId | None,
+    *,
+    timeout_s: float = END_TIMEOUT_S,
+    tmp: Path | None = None,
 ) -> int:
-    """End what is left of an earlier launch with SIGKILL.
+    """End what is left of an earlier launch with SIGKILL, and remove its shared memory.
 
     Args:
         supervisor: the supervisor of that launch, as it was written down.
         server: its server, when it got as far.
         timeout_s: how long to wait for processes that the kernel does not let go.
+        tmp: its folder; what its supervisor noted there is removed, too, the folder is not.
 
     Returns:
         How many processes were ended, the supervisor included.
@@ -81,19 +81,32 @@ def end_leftovers(
     deadline = time.monotonic() + timeout_s
     killer = processes.Killer()
     seen: set[int] = set()
-    while left := find_leftovers(supervisor, server):
-        seen.update(left)
+    shared = set(segments.read_notes(tmp).segments) if tmp is not None else set()
+    while left := _surely_left(supervisor, server, again=bool(seen)):
+        new = set(left) - seen
+        seen |= new
         if time.monotonic() > deadline:
             break
+        if new:
+            shared |= segments.segments_of(new, _created_for(supervisor, tmp))
         # The supervisor goes last: without it there is one sign less of who belongs to it.
         killer.kill([pid for pid in left if pid != supervisor.pid] or left)
         time.sleep(_POLL_S)
+    segments.remove_segments(shared)
     return len(seen - set(left))
 
 
+def _surely_left(supervisor: ProcessId, server: ProcessId | None, *, again: bool) -> list[int]:
+    """What is left; looked for twice, as a process that is being executed shows no mark."""
+    left = find_leftovers(supervisor, server)
+    if not left and again:
+        time.sleep(_POLL_S)
+        left = find_leftovers(supervisor, server)
+    return left
+
+
 def _boot() -> str:
-    boot = processes.read_proc("/proc/sys/kernel/random/boot_id") or b""
-    return boot.decode().strip() + "/"
+    return processes.boot_id() + "/"
 
 
 def _is_same(identity: ProcessId, table: dict[int, processes.Process]) -> bool:
@@ -101,29 +114,18 @@ def _is_same(identity: ProcessId, table: dict[int, processes.Process]) -> bool:
     return process is not None and processes.start_time(process) == identity.start_time
 
 
-def private_tmp() -> Path:
-    """A new folder for one launch's temporary files, with a short path and mode 0700.
-
-    Raises:
-        OSError: it cannot be made, for want of space or permission.
-    """
-    parent = Path(tempfile.gettempdir())
-    short = Path("/tmp")
-    if len(str(parent)) > _TMP_LONGEST and os.access(short, os.W_OK | os.X_OK):
-        parent = short
-    return Path(tempfile.mkdtemp(prefix=TMP_PREFIX, dir=parent))
-
-
-def remove_tmp(folder: Path) -> bool:
-    """Remove a folder that `private_tmp` made, and all in it.
-
-    Returns:
-        Whether it is gone; False also for a folder that is not such a one.
-    """
-    if not folder.name.startswith(TMP_PREFIX) or folder.is_symlink():
-        return False
-    shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
+def _created_for(supervisor: ProcessId, tmp: Path | None) -> list[segments.Segment]:
+    """Segments that are not older than a launch."""
+    ticks = supervisor.start_time.rpartition("/")[2]
+    if not supervisor.start_time.startswith(_boot()) or not ticks.isdecimal():
+        return []
+    started = processes.boot_time() + int(ticks) / os.sysconf("SC_CLK_TCK") - _CLOCK_SLACK_S
+    before = segments.read_notes(tmp).before if tmp is not None else frozenset()
+    return [
+        each
+        for each in segments.segments_there()
+        if each.inode not in before and segments.created_since(each, started)
+    ]
 
 
 def _marked(supervisor: ProcessId, table: dict[int, processes.Process]) -> set[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +17,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
 
-from vllm_frontier.launch import supervisor as supervision
-from vllm_frontier.launch.leftovers import ProcessId, end_leftovers, find_leftovers
+from vllm_frontier.launch import processes, supervisor
+from vllm_frontier.launch.leftovers import ProcessId, end_leftovers, find_leftovers, remove_tmp
 
 __all__ = ["ExitStatus", "Launch", "ProcessId"]
 
 BEGIN_TIMEOUT_S = 60.0  # for a supervisor on a machine that is busy or swaps
 KILL_MARGIN_S = 10.0  # what the kernel may need to let killed processes go
+ANSWER_MARGIN_S = 2.0  # for a supervisor that does nothing at all
 EXIT_STOP_TIMEOUT_S = 10.0
+# Nothing of a launch stops itself, and a server of which a process stopped hangs for ever.
+STOPPED_S = 10.0
+OLD_KERNEL_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +49,38 @@ class Launch:
         supervisor: the process that watches over the tree.
         server: the server's main process, once it was executed.
         exec_error: why the server could not be executed, in one line.
+        stopped: which process of it was stopped, and for how long, when that ended it.
     """
 
-    def __init__(self, control: IO[bytes], status: IO[bytes]) -> None:
+    def __init__(self, control: IO[bytes], status: IO[bytes], tmp: Path | None) -> None:
         self._control = control
         self._status = status
-        os.set_blocking(self._status.fileno(), False)
+        self._tmp = tmp
+        for pipe in (control, status):
+            os.set_blocking(pipe.fileno(), False)
         self._input = b""
-        self._exit: ExitStatus | None = None
+        self._lock = threading.RLock()
+        self._guard: threading.Thread | None = None
+        self._ended: ExitStatus | None = None  # its main process
+        self._exit: ExitStatus | None = None  # all of it
         self._begun = False
         self._closed = False
         self._left: list[ProcessId] = []
         self.supervisor = ProcessId(0, "")
         self.server: ProcessId | None = None
         self.exec_error: str | None = None
+        self.stopped: str | None = None
 
     @classmethod
     def prepare(
-        cls, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path,
+        watch: Sequence[ProcessId] = (),
+        tmp: Path | None = None,
     ) -> Launch:
         """Start the supervisor, which executes nothing before `begin`.
 
@@ -69,12 +89,18 @@ class Launch:
             env: its complete environment.
             log: the file that its output is appended to, created if need be.
             cwd: its working folder.
+            watch: processes of this machine whose end ends the launch, as that of this
+                process does; one that is gone already ends it at once.
+            tmp: a folder that `private_tmp` made; it is removed when nothing of the launch
+                is left, also when this process is gone by then.
 
         Raises:
             OSError: not even the supervisor can be started (no memory, no processes left).
         """
+        me = ProcessId.of(os.getpid())
+        start_time = "" if me is None else me.start_time
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(supervision.__file__), str(os.getpid())],
+            [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), start_time],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -83,17 +109,24 @@ class Launch:
             start_new_session=True,
         )
         process.wait()  # the supervisor is its child and has left the family
-        launch = cls(cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
+        launch = cls(cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout), tmp)
         launch._wait_until(lambda: launch.supervisor.pid != 0, BEGIN_TIMEOUT_S)
         if launch.supervisor.pid == 0:
+            launch._control.close()
+            launch._status.close()
             raise ChildProcessError(launch.exec_error or "the supervisor did not start")
+        launch._guard = threading.Thread(target=launch._watch_supervisor, daemon=True)
+        launch._guard.start()
         order = {
             "argv": list(argv),
             "env": dict(env),
             "log": str(log.absolute()),
             "cwd": str(cwd.absolute()),
+            "watch": [[each.pid, each.start_time] for each in watch],
+            "tmp": None if tmp is None else str(tmp.absolute()),
+            "stopped_s": STOPPED_S,
         }
-        launch._send(json.dumps(order).encode() + b"\n")
+        launch._send(json.dumps(order).encode() + b"\n", BEGIN_TIMEOUT_S)
         return launch
 
     def begin(self) -> bool:
@@ -103,7 +136,7 @@ class Launch:
             Whether it was executed; if not, `exec_error` says why.
         """
         self._begun = True
-        self._send(b"go\n")
+        self._send(b"go\n", BEGIN_TIMEOUT_S)
         self._wait_until(lambda: self.server is not None, BEGIN_TIMEOUT_S)
         if self.server is None and self.exec_error is None:
             self.exec_error = "the supervisor did not execute the server"
@@ -113,20 +146,21 @@ class Launch:
         """How the server ended, or None while it runs; does not wait.
 
         The server's end is told when nothing of its tree is left, which takes up to a second
-        longer. When the supervisor was killed, the server goes with it, and this ends the rest.
+        longer. When the supervisor was killed, the server goes with it, and the rest is ended.
         """
-        self._read()
-        if self._exit is None and not self.supervisor.alive():
-            self._read()  # what it wrote last
-            if self._exit is None:
-                self._end_unsupervised()
-        return self._exit
+        with self._lock:
+            self._read()
+            if self._exit is None and not self.supervisor.alive():
+                self._read()  # what it wrote last
+                if self._exit is None:
+                    self._end_unsupervised()
+            return self._exit
 
     def members(self) -> list[int]:
         """Pids of the server's tree that are alive, without the supervisor."""
         if self.supervisor.alive():
-            table = supervision.process_table()
-            below = supervision.descendants(self.supervisor.pid, table)
+            table = processes.process_table()
+            below = processes.descendants(self.supervisor.pid, table)
             return sorted(process.pid for process in below if process.alive)
         return [] if self._closed else find_leftovers(self.supervisor, self.server)
 
@@ -142,8 +176,13 @@ class Launch:
         if self._closed:
             return self._exit
         if self._begun and self.poll() is None:
-            self._send(f"stop {timeout_s:.3f}\n".encode())
-            self._wait_until(lambda: self._exit is not None, timeout_s + KILL_MARGIN_S)
+            self._send(f"stop {timeout_s:.3f}\n".encode(), ANSWER_MARGIN_S)
+            self._wake_supervisor()
+            self._wait_until(lambda: self._exit is not None, timeout_s + ANSWER_MARGIN_S)
+            if not self._is_supervisor_stopped():
+                self._wait_until(
+                    lambda: self._exit is not None, max(0.0, KILL_MARGIN_S - ANSWER_MARGIN_S)
+                )
         self._close()
         return self._exit
 
@@ -164,32 +203,81 @@ class Launch:
 
     def _close(self) -> None:
         self._control.close()  # the end of this pipe ends whatever is left
+        self._wake_supervisor()
         if not self._wait_gone(1.0 if self._exit is None and self._begun else KILL_MARGIN_S):
             self._end_unsupervised()
-        self._read()
-        self._status.close()
-        self._closed = True
+        if self._guard is not None:
+            self._guard.join(KILL_MARGIN_S)
+        with self._lock:
+            self._read()
+            self._status.close()
+            self._closed = True
+        if self._tmp is not None and not self.leftovers():
+            remove_tmp(self._tmp)
+
+    def _watch_supervisor(self) -> None:
+        """In a thread: end the tree as soon as its supervisor is gone, whatever else is done.
+
+        A supervisor that is stopped protects from nothing, so it is let go on.
+        """
+        try:
+            gone = os.pidfd_open(self.supervisor.pid)
+        except OSError:  # it is gone, or an old kernel
+            while self.supervisor.alive():
+                time.sleep(OLD_KERNEL_POLL_S)
+        else:
+            poll = select.poll()
+            poll.register(gone, select.POLLIN)
+            was_stopped = False
+            while self.supervisor.alive() and not poll.poll(STOPPED_S * 500):
+                is_stopped = self._is_supervisor_stopped()
+                if was_stopped and is_stopped:
+                    self._wake_supervisor()
+                was_stopped = is_stopped
+            os.close(gone)
+        if self._begun and not self._closed:
+            self.poll()
+
+    def _wake_supervisor(self) -> None:
+        if self._is_supervisor_stopped():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.supervisor.pid, signal.SIGCONT)
+
+    def _is_supervisor_stopped(self) -> bool:
+        process = processes.read_process(self.supervisor.pid)
+        # Also one that a debugger holds does nothing.
+        return process is not None and process.state in "Tt" and self.supervisor.alive()
 
     def _end_unsupervised(self) -> None:
         """End the tree without its supervisor: that one is gone or does not answer."""
-        left = self.members()
-        identities = [found for pid in left if (found := ProcessId.of(pid)) is not None]
-        end_leftovers(self.supervisor, self.server)
-        if self.supervisor.alive():
-            supervision.kill_process(self.supervisor.pid)
-            self._wait_gone(KILL_MARGIN_S)
-        self._left = [process for process in identities if process.alive()]
-        if self._begun and self._exit is None:
-            # The kernel kills the server when its supervisor goes.
-            ended_by = int(signal.SIGKILL) if self.server is not None else None
-            self._exit = ExitStatus(None, ended_by)
+        with self._lock:
+            left = self.members()
+            identities = [found for pid in left if (found := ProcessId.of(pid)) is not None]
+            end_leftovers(self.supervisor, self.server, tmp=self._tmp)
+            if self.supervisor.alive():
+                processes.kill_process(self.supervisor.pid)
+                self._wait_gone(KILL_MARGIN_S)
+            self._left = [process for process in identities if process.alive()]
+            if self._tmp is not None and not self._left:
+                remove_tmp(self._tmp)
+            if self._begun and self._exit is None:
+                # The kernel kills the server when its supervisor goes.
+                ended_by = int(signal.SIGKILL) if self.server is not None else None
+                self._exit = self._ended or ExitStatus(None, ended_by)
 
-    def _send(self, data: bytes) -> None:
-        try:
-            while data:
+    def _send(self, data: bytes, timeout_s: float) -> None:
+        """Write to the supervisor, as far as it reads; one that is gone `poll` notices."""
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._control.fileno(), select.POLLOUT)
+        while data and (left_s := deadline - time.monotonic()) > 0:
+            poll.poll(left_s * 1000)
+            try:
                 data = data[os.write(self._control.fileno(), data) :]
-        except BrokenPipeError:  # the supervisor is gone, which `poll` notices
-            return
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return
 
     def _wait_until(self, reached: Callable[[], bool], timeout_s: float) -> None:
         """Wait for a report; ends early when the supervisor ends or the launch failed."""
@@ -219,10 +307,11 @@ class Launch:
 
     def _read(self) -> None:
         """Take in what the supervisor reported; does not wait."""
-        while not self._status.closed and (data := self._status.read(65536)):
-            *lines, self._input = (self._input + data).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
+        with self._lock:
+            while not self._status.closed and (data := self._status.read(65536)):
+                *lines, self._input = (self._input + data).split(b"\n")
+                for line in lines:
+                    self._take(json.loads(line))
 
     def _take(self, event: dict[str, Any]) -> None:
         match event["event"]:
@@ -234,5 +323,12 @@ class Launch:
                 self.exec_error = event["error"]
                 if self.server is None:
                     self._exit = ExitStatus(None, None)
+            case "stopped":
+                self.stopped = (
+                    f"process {event['pid']} ({event['name']}) of it was stopped "
+                    f"for {STOPPED_S:g} s"
+                )
+            case "ended":
+                self._ended = ExitStatus(event["exit_code"], event["signal"])
             case "exited":
                 self._exit = ExitStatus(event["exit_code"], event["signal"])

@@ -1,10 +1,11 @@
 """A small process between the sweep and a server: it ends the server's whole tree.
 
-It is run as a script, `python -I -S supervisor.py PARENT_PID`, needs the standard library
-only and imports nothing of this package. The package imports it for its view of `/proc`.
+It is run as a script, `python -I -S supervisor.py PARENT_PID PARENT_START_TIME`, and needs the
+standard library only, as do the three modules of this package that it imports.
 
-Its standard input is the control pipe. First comes one line of JSON with `argv`, `env`,
-`cwd` and `log`; then lines of words:
+Its standard input is the control pipe. First comes one line of JSON with `argv`, `env`, `cwd`,
+`log`, `stopped_s`, `watch` (processes, as pid and start time, whose end means the same as the
+parent's) and `tmp` (a folder to remove at the end, or null); then lines of words:
 
     go              execute the server
     stop SECONDS    SIGTERM, once more after a third of the time, SIGKILL at its end
@@ -13,17 +14,21 @@ It leaves its parent's family at once (a fork, a session of its own): a framewor
 the children of a process which it ends, as Ray does with its workers, would otherwise kill the
 one process that can end the server's tree.
 
-The end of the input, or of the parent, means: end the whole tree now. SIGTERM, SIGINT and
-SIGHUP stop within seconds, and a second such signal ends the tree now.
+The end of the input, of the parent or of a watched process means: end the whole tree now.
+SIGTERM, SIGINT and SIGHUP stop within seconds, and a second such signal ends the tree now. So
+does a process of the tree that was stopped for `stopped_s`: the launch would never move on.
 
 Its standard output is the status pipe, one JSON object a line:
 
     {"event": "ready", "pid": 1, "start_time": "..."}
     {"event": "started", "pid": 1, "start_time": "...", "pgid": 1}
     {"event": "failed", "error": "cannot execute ..."}
+    {"event": "stopped", "pid": 1, "name": "VLLM::Worker"}
+    {"event": "ended", "exit_code": 0, "signal": null}
     {"event": "exited", "exit_code": 0, "signal": null}
 
-`exited` comes when nothing of the tree is left.
+`ended` comes when the server's main process ended, `exited` when nothing of the tree is left,
+nor of its shared memory, nor of its temporary folder.
 """
 
 from __future__ import annotations
@@ -37,141 +42,50 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":  # last, so that nothing there hides the standard library
+    sys.path.append(str(Path(__file__).parents[2]))
+
+from vllm_frontier.launch.folders import remove_tmp
+from vllm_frontier.launch.processes import (
+    TAG,
+    Killer,
+    Process,
+    StoppedWatch,
+    descendants,
+    is_alive,
+    kill_process,
+    name_of,
+    process_table,
+    read_process,
+    start_time,
+)
+from vllm_frontier.launch.segments import SegmentWatch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-TAG = "FRONTIER_LAUNCH"
-"""The variable that marks every process of a launch, whatever session it moved to."""
+__all__ = ["KEEP_MARK", "TAG", "Process", "descendants", "kill_process", "process_table"]
+__all__ += ["read_process", "start_time"]
 
 # A process that sets its title would write it over its environment, mark included.
 KEEP_MARK = {"SPT_NOENV": "1"}
 
 SIGNAL_STOP_S = 3.0  # what a signal to the supervisor leaves the server
 REST_GRACE_S = 1.0  # for what outlives the server's main process
-
-# A resource tracker unlinks the shared memory of killed processes as soon as they are gone,
-# which takes the kernel a while when they hold gigabytes.
-TRACKER_GRACE_S = 0.5
-TRACKER_LONGEST_S = 5.0
+ALIVE_POLL_S = 0.5  # where the kernel does not tell the end of a process
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Process(NamedTuple):
-    """One line of the process table; `start` is in clock ticks since boot."""
-
-    pid: int
-    state: str
-    ppid: int
-    pgid: int
-    session: int
-    start: int
-
-    @property
-    def alive(self) -> bool:
-        """False for a zombie: it holds nothing but its exit status."""
-        return self.state not in "ZXx"
-
-
-def read_proc(path: str) -> bytes | None:
-    """The content of a file of `/proc`; None when it is gone or not ours to read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    parts = []
-    try:
-        while part := os.read(fd, 65536):
-            parts.append(part)
-    except OSError:  # the process ended between the two calls
-        return None
-    finally:
-        os.close(fd)
-    return b"".join(parts)
-
-
-def read_process(pid: int) -> Process | None:
-    """What the kernel says about a process; None when there is none."""
-    text = read_proc(f"/proc/{pid}/stat")
-    if not text:
-        return None
-    # The name stands in parentheses and may itself hold spaces and parentheses.
-    fields = text[text.rindex(b")") + 2 :].split()
-    state, (ppid, pgid, session) = fields[0].decode(), map(int, fields[1:4])
-    return Process(pid, state, ppid, pgid, session, int(fields[19]))
-
-
-def process_table() -> dict[int, Process]:
-    """Every process that this one can see, zombies included."""
-    with os.scandir("/proc") as entries:
-        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-    return {pid: process for pid in pids if (process := read_process(pid)) is not None}
-
-
-def descendants(root: int, table: dict[int, Process]) -> list[Process]:
-    """Children of `root`, their children and so on, zombies included, without `root`."""
-    children: dict[int, list[Process]] = {}
-    for process in table.values():
-        children.setdefault(process.ppid, []).append(process)
-    found: list[Process] = []
-    todo = [root]
-    while todo:
-        below = children.pop(todo.pop(), [])
-        found += below
-        todo += [process.pid for process in below]
-    return found
-
-
-def start_time(process: Process) -> str:
-    """When a process started, as text that no other process with its pid ever has."""
-    boot = (read_proc("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
-    return f"{boot}/{process.start}"
-
-
-def kill_process(pid: int) -> None:
-    """SIGKILL; a process that is gone or not ours is the caller's to notice."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def is_resource_tracker(pid: int) -> bool:
-    """Whether a process is Python's tracker of shared memory.
-
-    It ends by itself once its users are gone, and removes what they left in `/dev/shm`.
-    """
-    return b"multiprocessing.resource_tracker" in (read_proc(f"/proc/{pid}/cmdline") or b"")
-
-
-class Killer:
-    """Kills what is left, again and again, and resource trackers last."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._alone_since: float | None = None
-
-    def kill(self, pids: list[int]) -> None:
-        """SIGKILL to all of these; to resource trackers only when they had their time."""
-        now = time.monotonic()
-        trackers = {pid for pid in pids if is_resource_tracker(pid)}
-        if self._alone_since is None and len(trackers) == len(pids):
-            self._alone_since = now
-        sparing = now - self._started < TRACKER_LONGEST_S and (
-            self._alone_since is None or now - self._alone_since < TRACKER_GRACE_S
-        )
-        for pid in pids:
-            if not (sparing and pid in trackers):
-                kill_process(pid)
-
-
 class Supervisor:
     """One server, from the order that describes it to the end of its tree."""
 
-    def __init__(self, parent: int) -> None:
-        self._parent = parent
+    def __init__(self, parent: int, parent_start: str) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._input = b""
         self._order: dict[str, Any] | None = None
@@ -182,15 +96,29 @@ class Supervisor:
         self._mark = ""
         self._kill_at: float | None = None
         self._terminate_again_at: float | None = None
+        self._untold: list[tuple[int, str]] = []
         self._wakeup = self._watch_signals()
-        self._parent_fd = self._watch_parent()
+        self._segments = SegmentWatch()
+        self._stopped: StoppedWatch | None = None
         self._poll = select.poll()
-        for fd in (0, self._wakeup, self._parent_fd):
+        for fd in (0, self._wakeup, self._segments.fileno()):
             if fd is not None:
                 self._poll.register(fd, select.POLLIN)
+        self._watch_process(parent, parent_start)
 
     def run(self) -> None:
         """Wait for `go`, run the server, end what is left, report."""
+        try:
+            self._run()
+        finally:
+            self._kill_all()  # nothing is left, unless something went wrong here
+            self._segments.remove()
+            tmp = (self._order or {}).get("tmp")
+            if tmp is not None:
+                remove_tmp(Path(tmp))
+        self._report_end("exited")
+
+    def _run(self) -> None:
         me = read_process(os.getpid())
         self._mark = f"{os.getpid()}@{start_time(me)}" if me else ""
         self._report(event="ready", pid=os.getpid(), start_time=start_time(me) if me else "")
@@ -198,20 +126,16 @@ class Supervisor:
         while not self._going:
             if self._kill_at is not None:  # told to stop before anything was started
                 return
-            self._wait(None)
+            self._wait(self._next_deadline())
+            self._look_for_untold()
         if not self._start():
             return
         while self._wait_status is None:
             self._wait(self._next_deadline())
             self._reap()
             self._act()
+        self._report_end("ended")
         self._end_rest()
-        code = os.waitstatus_to_exitcode(self._wait_status)
-        self._report(
-            event="exited",
-            exit_code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-        )
 
     def _watch_signals(self) -> int:
         # Whatever the parent blocked or ignored must not reach the server.
@@ -229,24 +153,34 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         return readable
 
-    def _watch_parent(self) -> int | None:
-        """A descriptor that becomes readable when the parent ends.
+    def _watch_process(self, pid: int, start: str) -> None:
+        """Let the end of a process be the end of the tree; it may be gone already.
 
-        The control pipe alone would not do: a child that the parent forked may hold a copy
-        of its other end.
+        For the parent the control pipe alone would not do: a child that it forked may hold a
+        copy of its other end.
         """
         try:
-            fd = os.pidfd_open(self._parent)
+            self._poll.register(os.pidfd_open(pid), select.POLLIN)
         except ProcessLookupError:
             self._kill_at = 0.0
-            return None
-        except OSError:  # an old kernel: the pipe has to do
-            return None
-        return fd
+        except OSError:  # an old kernel, or no descriptors
+            self._untold.append((pid, start))
+        if not is_alive(pid, start):
+            self._kill_at = 0.0
+
+    def _look_for_untold(self) -> None:
+        if not all(is_alive(pid, start) for pid, start in self._untold):
+            self._kill_at = 0.0
 
     def _next_deadline(self) -> float | None:
-        deadlines = [at for at in (self._kill_at, self._terminate_again_at) if at is not None]
-        return min(deadlines) if deadlines else None
+        deadlines = [self._kill_at, self._terminate_again_at]
+        if self._main is not None:
+            deadlines.append(self._segments.due)
+            if self._stopped is not None and self._kill_at is None:
+                deadlines.append(self._stopped.due)
+        if self._untold:
+            deadlines.append(time.monotonic() + ALIVE_POLL_S)
+        return min((at for at in deadlines if at is not None), default=None)
 
     def _wait(self, deadline: float | None) -> None:
         """Sleep until something happens, or until `deadline` (monotonic seconds)."""
@@ -256,7 +190,9 @@ class Supervisor:
                 self._read_control()
             elif fd == self._wakeup:
                 self._read_signals()
-            else:
+            elif fd == self._segments.fileno():
+                self._segments.on_event()
+            else:  # a process that is watched ended
                 self._poll.unregister(fd)
                 self._kill_at = 0.0
 
@@ -276,11 +212,19 @@ class Supervisor:
         *lines, self._input = (self._input + data).split(b"\n")
         for line in lines:
             if self._order is None:
-                self._order = json.loads(line)
+                self._take_order(json.loads(line))
             elif line == b"go":
                 self._going = True
             elif line.startswith(b"stop "):
                 self._stop(float(line[5:]))
+
+    def _take_order(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._stopped = StoppedWatch(order["stopped_s"])
+        if order["tmp"] is not None:
+            self._segments.keep_notes(Path(order["tmp"]))
+        for pid, start in order["watch"]:
+            self._watch_process(pid, start)
 
     def _stop(self, timeout: float) -> None:
         now = time.monotonic()
@@ -306,6 +250,21 @@ class Supervisor:
             # vLLM swallows a SIGTERM that arrives while it loads.
             self._terminate_again_at = None
             self._terminate()
+        self._look_for_untold()
+        self._look_at_tree(now)
+
+    def _look_at_tree(self, now: float) -> None:
+        new = self._segments.due is not None and now >= self._segments.due
+        watch = self._stopped if self._kill_at is None else None
+        if not new and (watch is None or now < watch.due):
+            return
+        tree = descendants(os.getpid(), process_table())
+        if new:
+            self._segments.look({process.pid for process in tree})
+        stopped = watch.look(tree) if watch is not None else None
+        if stopped is not None:
+            self._report(event="stopped", pid=stopped.pid, name=name_of(stopped.pid))
+            self._kill_at = 0.0
 
     def _start(self) -> bool:
         order = self._order or {}
@@ -367,28 +326,42 @@ class Supervisor:
                 self._main.returncode = os.waitstatus_to_exitcode(status)
 
     def _end_rest(self) -> None:
-        """End what outlives the server's main process, after a short grace."""
+        """Give what outlives the server's main process a short grace."""
         deadline = time.monotonic() + REST_GRACE_S
         while descendants(os.getpid(), process_table()):
             now = time.monotonic()
             if now >= min(deadline, self._kill_at if self._kill_at is not None else deadline):
-                self._kill_all()
                 return
             self._wait(now + 0.02)
             self._reap()
+            self._look_at_tree(now)
 
     def _kill_all(self) -> None:
         """SIGKILL until nothing is left, whichever group or session it moved to."""
         killer = Killer()
         pause = 0.002
+        looked = False
         while True:
             self._reap()
             left = descendants(os.getpid(), process_table())
             if not left:
                 return
+            if not looked:
+                looked = True
+                self._segments.look({process.pid for process in left}, last=True)
             killer.kill([process.pid for process in left if process.alive])
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
+
+    def _report_end(self, event: str) -> None:
+        if self._wait_status is None:
+            return
+        code = os.waitstatus_to_exitcode(self._wait_status)
+        self._report(
+            event=event,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+        )
 
     def _report(self, **event: object) -> None:
         report(event)
@@ -417,4 +390,4 @@ if __name__ == "__main__":
     if os.fork():
         os._exit(0)
     os.setsid()
-    Supervisor(parent=int(sys.argv[1])).run()
+    Supervisor(int(sys.argv[1]), sys.argv[2]).run()

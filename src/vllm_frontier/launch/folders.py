@@ -1,0 +1,177 @@
+"""Temporary folders that name their owner, so that those of the killed are found and removed.
+
+`vf-<pid>-<start>-<random>` belongs to the process with that pid that started at that many
+clock ticks since boot. The file `.owner` in it tells the boot and the namespace in which these
+numbers mean something.
+
+The supervisor uses this, too, and has the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from vllm_frontier.launch import processes, segments
+
+TMP_PREFIX = "vf-"
+OWNER = ".owner"
+
+# The path of a socket has at most 107 characters, a slash and 36 for its own name included.
+_TMP_LONGEST = 107 - 37
+_NAME = re.compile(r"vf-(?:[a-z]+-)?(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{4}")
+_SHORT = Path("/tmp")
+
+
+def owned_folder(prefix: str, *, longest: int) -> Path:
+    """A new folder of this process, with mode 0700.
+
+    Args:
+        prefix: what its name begins with: `vf-`, or `vf-` and a word and `-`.
+        longest: how many characters its path may have; where the system's folder for temporary
+            files leads to a longer one, it is made in `/tmp`.
+
+    Raises:
+        OSError: it cannot be made, for want of space or permission.
+    """
+    import tempfile  # the supervisor does without it
+
+    me = processes.read_process(os.getpid())
+    name = f"{prefix}{os.getpid()}-{me.start if me else 0}-"
+    parent = Path(tempfile.gettempdir())
+    too_long = len(str(parent / name)) + 4 > longest
+    if too_long and os.access(_SHORT, os.W_OK | os.X_OK):
+        parent = _SHORT
+    while True:
+        folder = parent / (name + os.urandom(2).hex())
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            break
+    try:
+        (folder / OWNER).write_text(json.dumps(_here()))
+    except OSError:
+        remove_tmp(folder)
+        raise
+    return folder
+
+
+def private_tmp() -> Path:
+    """A new folder for one launch's temporary files, with a short path and mode 0700.
+
+    Raises:
+        OSError: it cannot be made, for want of space or permission.
+    """
+    return owned_folder(TMP_PREFIX, longest=_TMP_LONGEST)
+
+
+def remove_tmp(folder: Path) -> bool:
+    """Remove a folder that `owned_folder` made, all in it, and the segments noted there.
+
+    Returns:
+        Whether it is gone; False also for a folder that is not such a one.
+    """
+    import shutil  # the supervisor needs it at its end only
+
+    if not folder.name.startswith(TMP_PREFIX) or folder.is_symlink():
+        return False
+    segments.remove_segments(segments.read_notes(folder).segments)
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def remove_abandoned() -> list[Path]:
+    """Remove our own folders whose owner is gone and in which nobody works, and their segments.
+
+    Also removed are folders of that prefix that are older than this boot. Whatever cannot be
+    told for sure stays, as do the folders of another container.
+
+    Returns:
+        What was removed.
+    """
+    found = [folder for folder in _folders() if _is_abandoned(folder)]
+    in_use = _in_use(found) if found else set()
+    return [folder for folder in found if folder not in in_use and remove_tmp(folder)]
+
+
+def _here() -> dict[str, str]:
+    """Where a pid and a start time mean one process."""
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    return {"boot": processes.boot_id(), "namespace": namespace}
+
+
+def _folders() -> list[Path]:
+    """Our own folders of the prefix."""
+    import tempfile
+
+    found = []
+    for parent in sorted({Path(tempfile.gettempdir()), _SHORT}):
+        with contextlib.suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                if not entry.name.startswith(TMP_PREFIX):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                    if mine and entry.is_dir(follow_symlinks=False):
+                        found.append(Path(entry.path))
+    return found
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+        if max(status.st_mtime, status.st_ctime) < processes.boot_time():
+            return True
+        match = _NAME.fullmatch(folder.name)
+        if match is None:
+            return False
+        try:
+            owner = json.loads((folder / OWNER).read_bytes())
+        except (FileNotFoundError, ValueError):
+            # Killed before it was written, unless there is more than that.
+            return not _runs(match) and {each.name for each in folder.iterdir()} <= {OWNER}
+    except OSError:
+        return False
+    return owner == _here() and not _runs(match)
+
+
+def _runs(owner: re.Match[str]) -> bool:
+    process = processes.read_process(int(owner["pid"]))
+    return process is not None and process.alive and process.start == int(owner["start"])
+
+
+def _in_use(folders: Iterable[Path]) -> set[Path]:
+    """Those that are the working folder of a process, or named by its TMPDIR or command."""
+    marks = {folder: os.fsencode(folder) for folder in folders}
+    found: set[Path] = set()
+    for pid, process in processes.process_table().items():
+        if not process.alive:
+            continue
+        text = b"\0".join(
+            (
+                _link(f"/proc/{pid}/cwd"),
+                _variable(pid, b"TMPDIR"),
+                processes.read_proc(f"/proc/{pid}/cmdline") or b"",
+            )
+        )
+        found |= {folder for folder, mark in marks.items() if mark in text}
+    return found
+
+
+def _link(path: str) -> bytes:
+    try:
+        return os.fsencode(Path(path).readlink())
+    except OSError:
+        return b""
+
+
+def _variable(pid: int, name: bytes) -> bytes:
+    environment = processes.read_proc(f"/proc/{pid}/environ") or b""
+    before, mark, rest = (b"\0" + environment).partition(b"\0" + name + b"=")
+    del before
+    return rest.partition(b"\0")[0] if mark else b""
