@@ -19,6 +19,13 @@ from vllm_frontier.engine.protocol import LogReading
 from vllm_frontier.engine.simulated.card_file import card_folder
 from vllm_frontier.engine.simulated.engine import SimulatedEngine, simulated_card_spec
 from vllm_frontier.grid import Cell
+from vllm_frontier.launch.processes import process_table
+from vllm_frontier.launch.segments import (
+    Segment,
+    remove_segments,
+    segments_of,
+    segments_there,
+)
 from vllm_frontier.spec import EngineSpec, ModelSpec
 
 CELL = Cell(2, 16384, True, 0.9)
@@ -66,6 +73,7 @@ class Launched:
             self.port = probe.getsockname()[1]
         plan = self.engine.plan_launch(cell, port=self.port, served_name="served", cards=())
         self.log = log
+        self.shared: set[Segment] = set()
         environment = os.environ | {k: v for k, v in plan.env.items() if v is not None}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
@@ -76,6 +84,7 @@ class Launched:
         """Wait until /health answers 200 (True) or the server has ended (False)."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < deadline:
+            self.note_segments()
             if self.health() == 200:
                 return True
             time.sleep(0.01)
@@ -129,10 +138,20 @@ class Launched:
                 name, _, rest = line.partition(" pid=")
                 if name in ("(EngineCore", "(Worker"):
                     pids[name] = int(rest.partition(")")[0])
+            self.note_segments()
             if len(pids) == 2:
                 return [pids["(EngineCore"], pids["(Worker"]]
             time.sleep(0.01)
         raise AssertionError("no children in the log")
+
+    def members(self) -> list[int]:
+        """Pids of all its processes."""
+        table = process_table().values()
+        return [each.pid for each in table if each.pgid == self.process.pid]
+
+    def note_segments(self) -> None:
+        """Remember the shared memory that its processes hold."""
+        self.shared |= segments_of(self.members(), segments_there())
 
     def reading(self) -> LogReading:
         """What vLLM's log reader says when the server has ended."""
@@ -149,6 +168,9 @@ def launched(card: str, log: Path, cell: Cell = CELL, **args: Any) -> Iterator[L
     try:
         yield server
     finally:
+        server.note_segments()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait(10)
+        gone(server.members())
+        remove_segments(server.shared)

@@ -51,6 +51,12 @@ class _EngineCore:
         self._start = simulate_start(launch.card, launch.cell)
 
     def run(self) -> int:
+        self._launch.segment.create()
+        code = self._run()  # the worker, which is forked there, leaves by SystemExit
+        self._launch.segment.remove()
+        return code
+
+    def _run(self) -> int:
         self._announce()
         self._worker, far = channel_pair()
         self._worker_pid = os.fork()

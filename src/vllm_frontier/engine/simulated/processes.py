@@ -18,12 +18,13 @@ import resource
 import signal
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vllm_frontier.engine.simulated import log
 from vllm_frontier.engine.simulated.card import SimulatedCard, simulate_start
 from vllm_frontier.engine.simulated.faults import FaultBook
 from vllm_frontier.engine.simulated.options import Options
+from vllm_frontier.engine.simulated.segment import SharedSegment
 from vllm_frontier.grid import Cell
 
 
@@ -36,6 +37,7 @@ class Launch:
     cell: Cell
     faults: FaultBook
     api_pid: int
+    segment: SharedSegment = field(default_factory=SharedSegment)
 
     def wait(self, seconds: float) -> None:
         """Wait for simulated seconds."""

@@ -208,10 +208,13 @@ class _ApiServer:
         os._exit(0)
 
     def _end_tree(self) -> None:
+        orderly = self._engine_pid is not None  # after a crash the segment stays, as vLLM's does
         for pid in (self._engine_pid, self._worker_pid):
             if pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        if orderly:
+            self._launch.segment.remove()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._serving:

@@ -28,6 +28,7 @@ class Worker:
         self._engine = engine
         self._log = log.Log("Worker")
         self._start = simulate_start(launch.card, launch.cell)
+        launch.segment.attach()
 
     def run(self) -> int:
         """Do what EngineCore says until it is gone; returns the exit code."""
