@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vllm_frontier import config_checks
 from vllm_frontier.config_schema import GROUPS, SweepConf
 from vllm_frontier.errors import ConfigError
+from vllm_frontier.identity import with_secrets
 from vllm_frontier.shipped import shipped
 from vllm_frontier.spec import (
     CardSpec,
@@ -81,13 +83,23 @@ def compose_sweep(
     _make_absolute(conf)
     _complete(conf, read_card)
     spec = _spec(conf)
+    config_checks.check_secrets(conf)
     config_checks.check_window(conf)
     return Composed(spec=spec, document=_document(conf))
 
 
-def spec_from_document(document: Mapping[str, Any]) -> SweepSpec:
-    """The sweep that `Composed.document` describes; its task files need not be there."""
-    return _spec(_typed(OmegaConf.create(dict(document))))
+def spec_from_document(document: Mapping[str, Any], *, secrets: bool = True) -> SweepSpec:
+    """The sweep that `Composed.document` describes; its task files need not be there.
+
+    Args:
+        document: as `sweep.yaml` keeps it, with `***` for secrets.
+        secrets: whether to take these from this process's environment, as a launch needs them.
+
+    Raises:
+        ConfigError: the document is no sweep, or the environment lacks a secret.
+    """
+    content = with_secrets(document, os.environ) if secrets else dict(document)
+    return _spec(_typed(OmegaConf.create(content)))
 
 
 # Composition

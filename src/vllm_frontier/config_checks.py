@@ -126,9 +126,18 @@ def check_choices(conf: SweepConf) -> None:
     for section, args in (("engine.args", conf.engine.args), ("model.args", conf.model.args)):
         for name in args:
             _refuse_owned(f"{section}.{name}", name)
-            _refuse_secret(f"{section}.{name}", name)
-    for name in conf.engine.env:
-        _refuse_secret(f"engine.env.{name}", name)
+
+
+def check_secrets(conf: SweepConf) -> None:
+    """Secrets that would stand in the command or the settings of every launch."""
+    for section, values in (
+        ("engine.args", conf.engine.args),
+        ("engine.env", conf.engine.env),
+        ("model.args", conf.model.args),
+        ("model.speculation.args", conf.model.speculation.args),
+        ("grid.extra", conf.grid.extra),
+    ):
+        _refuse_secrets(section, values)
     if conf.engine.command is not None:
         words = conf.engine.command.split()
         if mask_secrets(words) != words:
@@ -179,12 +188,16 @@ def _refuse_owned(key: str, name: str) -> None:
         raise ConfigError(f"{key} cannot be set: {use}")
 
 
-def _refuse_secret(key: str, name: str) -> None:
-    if is_secret(name):
-        raise ConfigError(
-            f"{key} would be written to disk with the results: set the secret as a variable of "
-            "your shell instead, launches inherit it"
-        )
+def _refuse_secrets(key: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        return
+    for name, inner in value.items():
+        if is_secret(str(name)):
+            raise ConfigError(
+                f"{key}.{name} would be written to disk with the results: set the secret as a "
+                "variable of your shell instead, launches inherit it"
+            )
+        _refuse_secrets(f"{key}.{name}", inner)
 
 
 def _exclude_rule(

@@ -1,40 +1,170 @@
-"""What a sweep is recognised by: model, card, engine, fixed arguments, workload."""
+"""What a sweep is recognised by: model, card, engine, fixed arguments, workload.
+
+Secrets are no part of it, and never written down: with another token it is the same sweep.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vllm_frontier.engine.simulated.card_file import load_card
+from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import digest
+from vllm_frontier.launch.environment import MASK, is_secret, mask_secrets
 from vllm_frontier.measure.task import load_task
 from vllm_frontier.spec import ModelSpec, SweepIdentity, SweepSpec, WorkloadSpec
 
 # Enough of a weight file to tell two trainings of one architecture apart, without reading it.
 _SAMPLE_BYTES = 1 << 20
 
+# Inside a longer text: NAME=value, "name": "value", ?name=value, --name value.
+_NAMED = re.compile(
+    r"""(?P<name>(?P<option>--)?[A-Za-z_][\w.-]*)
+        (?P<between>["']?\s*[=:]\s*|(?(option)\s+|(?!)))
+        (?P<quote>["']?)(?P<value>(?(quote)[^"']*|[^\s"',;{}&]+))""",
+    re.VERBOSE,
+)
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+_ENVIRONMENT = "engine.env."
+# Where vLLM itself looks for a secret that has another name as an argument.
+_VARIABLES = {"API_KEY": "VLLM_API_KEY"}
+
 
 def identify(spec: SweepSpec, engine_version: str) -> SweepIdentity:
     """The identity of a sweep that runs on an engine of this version."""
     return SweepIdentity(
-        cell_part={
-            "model": _model(spec.model),
-            "card": {"name": spec.card.name, "memory_gib": spec.card.memory_gib},
-            "engine": {"kind": spec.engine.kind, "version": engine_version},
-            "arguments": {
-                "model": dict(spec.model.args),
-                "engine": dict(spec.engine.args),
-                "env": dict(spec.engine.env),
-                "command": spec.engine.command,
-                "described_card": _described_card(spec),
-                "tensor_parallel": spec.engine.tensor_parallel,
-                "reserved_gib": spec.card.reserved_gib,
-            },
-        },
+        cell_part=without_secrets(
+            {
+                "model": _model(spec.model),
+                "card": {"name": spec.card.name, "memory_gib": spec.card.memory_gib},
+                "engine": {"kind": spec.engine.kind, "version": engine_version},
+                "arguments": {
+                    "model": dict(spec.model.args),
+                    "engine": dict(spec.engine.args),
+                    "env": dict(spec.engine.env),
+                    "command": spec.engine.command,
+                    "described_card": _described_card(spec),
+                    "tensor_parallel": spec.engine.tensor_parallel,
+                    "reserved_gib": spec.card.reserved_gib,
+                },
+            }
+        ),
         workload=_workload(spec.workload),
     )
+
+
+def without_secrets(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration, or a part of one, as it may be written down: secrets read `***`.
+
+    Secret is what `launch.environment.mask_secrets` takes for it: by the name of a key, of a
+    variable or of an option, at any depth and inside of texts, and the user in a URL.
+    """
+    return {str(name): _masked(value, str(name)) for name, value in document.items()}
+
+
+def with_secrets(document: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The reverse of `without_secrets`, as far as an environment has what is missing.
+
+    A value of `engine.env` comes from the variable of the same name, an argument from the
+    variable of its name in capitals (`hf_token`: `HF_TOKEN`), and `api_key` from `VLLM_API_KEY`.
+
+    Raises:
+        ConfigError: a variable is not set, or the configuration does not say which it is.
+    """
+    return {
+        str(name): _filled(value, str(name), str(name), environment)
+        for name, value in document.items()
+    }
+
+
+def _masked(value: Any, name: str) -> Any:
+    if is_secret(name) and not isinstance(value, bool) and value not in (None, "", [], {}):
+        return MASK
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(each, str) for each in value):
+            value = mask_secrets(list(value))
+        return [_masked(each, "") for each in value]
+    return _masked_text(value) if isinstance(value, str) else value
+
+
+def _masked_text(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError:  # no command: a quotation mark without its partner
+        words = [text]
+    masked = [
+        word if _PLACEHOLDER.fullmatch(word) else hidden
+        for word, hidden in zip(words, mask_secrets(words), strict=True)
+    ]
+    if masked != words:
+        # As a command it is the same, also where it is quoted in another way.
+        text = shlex.join(masked) if len(masked) > 1 else masked[0]
+    return _NAMED.sub(lambda found: _named(found, MASK if is_secret(found["name"]) else None), text)
+
+
+def _named(found: re.Match[str], value: str | None) -> str:
+    kept = found["value"] if value is None else value
+    return f"{found['name']}{found['between']}{found['quote']}{kept}"
+
+
+def _filled(value: Any, key: str, name: str, environment: Mapping[str, str]) -> Any:
+    """A value of the key `key` with its secrets; `name` is what they are called."""
+    if isinstance(value, Mapping):
+        return {
+            str(each): _filled(inner, f"{key}.{each}", str(each), environment)
+            for each, inner in value.items()
+        }
+    if isinstance(value, list):
+        before = ["", *(each if isinstance(each, str) else "" for each in value)]
+        return [
+            _filled(each, key, option or name, environment)
+            for each, option in zip(value, before, strict=False)
+        ]
+    if not isinstance(value, str) or MASK not in value:
+        return value
+    if key.startswith(_ENVIRONMENT):
+        return _secret(key, name, environment)
+    if value == MASK:
+        return _secret(key, _variable(name), environment)
+    return _filled_text(value, key, environment)
+
+
+def _filled_text(text: str, key: str, environment: Mapping[str, str]) -> str:
+    def fill(found: re.Match[str]) -> str:
+        if found["value"] != MASK:
+            return found[0]
+        return _named(found, _secret(key, _variable(found["name"]), environment))
+
+    filled = _NAMED.sub(fill, text)
+    if MASK in filled:
+        raise ConfigError(
+            f"{key} holds a secret that was not written down: give it again, with "
+            "`vllm-frontier run SWEEP KEY=VALUE --out DIR`"
+        )
+    return filled
+
+
+def _variable(name: str) -> str:
+    plain = name.lstrip("-").replace("-", "_").upper()
+    return _VARIABLES.get(plain, plain)
+
+
+def _secret(key: str, variable: str, environment: Mapping[str, str]) -> str:
+    value = environment.get(variable)
+    if not value:
+        raise ConfigError(
+            f"{key} holds a secret that was not written down: set the variable {variable}, or "
+            "give it again with `vllm-frontier run SWEEP KEY=VALUE --out DIR`"
+        )
+    return value
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     `planned`, `done`, `cells` (how many have each status) and `running` (cells that are being
     tried, with the attempt's number).
     """
-    spec = spec_from_document(store.config)
+    spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
     latest: dict[Any, RecordedOutcome] = {}
     records = store.outcomes()
