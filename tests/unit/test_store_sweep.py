@@ -278,38 +278,6 @@ def test_a_folder_in_which_nothing_was_launched_is_no_attempt(store: SweepStore)
     assert launch(store, CELL).number == 2
 
 
-@pytest.mark.parametrize("name", ["trial.parquet", "runs.parquet"])
-def test_a_truncated_table_makes_the_attempt_interrupted(store: SweepStore, name: str) -> None:
-    attempt = finish(store, CELL, GOOD)
-    path = attempt.root / name
-    path.write_bytes(path.read_bytes()[:-8])
-    (record,) = store.outcomes()
-    assert record.status is Status.INTERRUPTED
-    assert record.evidence == f"{name} is not as outcome.json says"
-    trials, runs = store.tables()
-    assert trials["status"].to_list() == ["interrupted"]
-    assert runs.height == 0
-
-
-def test_a_flipped_byte_is_found_when_tables_are_made(store: SweepStore) -> None:
-    attempt = finish(store, CELL, GOOD)
-    content = bytearray(attempt.runs_parquet.read_bytes())
-    content[10] ^= 0xFF
-    attempt.runs_parquet.write_bytes(content)
-    trials, runs = store.tables()
-    assert trials["status"].to_list() == ["interrupted"]
-    assert trials["evidence"].to_list() == ["runs.parquet is not as outcome.json says"]
-    assert runs.height == 0
-
-
-def test_a_broken_outcome_json_makes_the_attempt_interrupted(store: SweepStore) -> None:
-    attempt = finish(store, CELL, GOOD)
-    attempt.outcome_json.write_text('{"status": "meas')
-    (record,) = store.outcomes()
-    assert record.status is Status.INTERRUPTED
-    assert record.evidence == "outcome.json cannot be read"
-
-
 def test_an_attempt_of_a_later_version_is_told(store: SweepStore) -> None:
     attempt = finish(store, CELL, GOOD)
     document = json.loads(attempt.outcome_json.read_text())
@@ -426,18 +394,3 @@ def test_a_second_writer_is_refused_and_a_dead_one_replaced(tmp_path: Path) -> N
 def test_two_stores_of_one_process_exclude_each_other(store: SweepStore) -> None:
     with pytest.raises(StoreError, match=f"is being written by pid {os.getpid()} "):
         SweepStore.open_for_writing(store.paths.root)
-
-
-def test_five_thousand_attempts_are_read_in_two_seconds(store: SweepStore) -> None:
-    template = finish(store, CELL, GOOD)
-    for number in range(2, 5001):
-        folder = store.paths.attempt(f"{number % 1000:016x}", number).root
-        folder.parent.mkdir(exist_ok=True)
-        folder.symlink_to(template.root)
-    # Processor time, so that other load on the machine does not count.
-    began = time.process_time()
-    found = store.outcomes()
-    elapsed = time.process_time() - began
-    assert len(found) == 5000
-    assert {each.status for each in found} == {Status.MEASURED}
-    assert elapsed < 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        # What went wrong is told, not that its traces could not be removed either.
+        with suppress(OSError):
+            temporary.unlink()
         raise
     sync_folder(path.parent)
 

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -65,22 +66,30 @@ class SweepLock:
 
         Raises:
             StoreError: another process is; it is named.
+            OSError: the folder cannot be written.
         """
         try:
             self._lock.acquire()
         except filelock.Timeout:
-            who = str(holder(self._paths) or "another process")
+            who = str(live_holder(self._paths) or "another process")
             raise StoreError(
                 f"{self._paths.root} is being written by {who}; wait for it to end, or stop it"
             ) from None
         pid = os.getpid()
         me = Holder(pid, socket.gethostname(), psutil.Process(pid).create_time(), time.time())
-        atomic.write_json(self._paths.lock_holder, asdict(me))
+        try:
+            atomic.write_json(self._paths.lock_holder, asdict(me))
+        except BaseException:
+            self._lock.release()
+            raise
 
     def release(self) -> None:
         """Stop being the writer; without effect where the lock is not held."""
         if self.is_held:
-            self._paths.lock_holder.unlink(missing_ok=True)
+            # A name that stays because the folder cannot be written, or is gone, does no harm:
+            # its process is asked for before it counts.
+            with suppress(OSError):
+                self._paths.lock_holder.unlink()
             self._lock.release()
 
 

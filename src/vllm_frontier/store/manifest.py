@@ -20,24 +20,66 @@ _ABSENT = "not set"
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """A further identity under which a sweep went on, since when, and what differs in words."""
+
+    identity: SweepIdentity
+    since: str
+    differs: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of `sweep.yaml`: the resolved configuration and the identity."""
+    """The content of `sweep.yaml`.
+
+    Attributes:
+        config: the resolved configuration, without secrets.
+        identity: what decides the results of the sweep as it was begun.
+        changes: what it was allowed to go on with later.
+    """
 
     config: Mapping[str, Any]
     identity: SweepIdentity
+    changes: tuple[Change, ...] = ()
+
+    def knows(self, identity: SweepIdentity) -> bool:
+        """Whether the sweep ran under this identity before."""
+        known = (self.identity, *(change.identity for change in self.changes))
+        return identity.digest in {each.digest for each in known}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key in which two sweeps differ, and its values."""
+
+    key: str
+    there: Any
+    here: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} is {self.there} there and {self.here} here"
+
+    def as_change(self) -> str:
+        """The difference as a step from one value to the other."""
+        return f"{self.key} {self.there} -> {self.here}"
 
 
 def write(paths: SweepPaths, manifest: Manifest) -> None:
     """Write `sweep.yaml`; OSError when the folder cannot be written."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "identity": {
-            "digest": manifest.identity.digest,
-            "workload": manifest.identity.workload,
-            "cell": plain(manifest.identity.cell_part),
-        },
+        "identity": _identity_document(manifest.identity),
         "config": plain(manifest.config),
     }
+    if manifest.changes:
+        document["changes"] = [
+            {
+                **_identity_document(change.identity),
+                "since": change.since,
+                "differs": change.differs,
+            }
+            for change in manifest.changes
+        ]
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     atomic.write_text(paths.sweep_yaml, text)
 
@@ -52,7 +94,7 @@ def read(paths: SweepPaths) -> Manifest:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(f"{paths.root} is no sweep: there is no {path.name} in it") from None
+        raise StoreError(_no_sweep(paths)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} cannot be read: {_reason(error)}") from None
     except yaml.YAMLError:
@@ -60,33 +102,79 @@ def read(paths: SweepPaths) -> Manifest:
     return _parse(path, document)
 
 
-def difference(stored: Manifest, given: Manifest) -> str | None:
-    """The first key in which two sweeps differ and both values; None for the same sweep.
+def foreign_files(paths: SweepPaths) -> list[str]:
+    """What is in a folder without `sweep.yaml` that no sweep leaves there which did not begin.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    own = {paths.lock.name, paths.lock_holder.name, paths.attempts.name}
+    return [
+        each.name
+        for each in sorted(paths.root.iterdir())
+        if not (each.name in own or atomic.is_temporary(each))
+        or (each == paths.attempts and any(each.iterdir()))
+    ]
+
+
+def differences(stored: Manifest, given: Manifest) -> list[Difference]:
+    """In what of model, card, engine and fixed arguments two sweeps differ."""
+    return list(_differences(stored.identity.cell_part, given.identity.cell_part))
+
+
+def fixed_differences(stored: Manifest, given: Manifest) -> list[Difference]:
+    """In what two sweeps differ that no sweep can go on with: its name, and what it measures.
 
     A workload counts by its digest; which of its settings differs is told from the two
     configurations.
     """
-    told = _first_difference(stored.identity.cell_part, given.identity.cell_part)
+    found = []
     names = stored.config.get("name"), given.config.get("name")
-    if told is None and names[0] != names[1]:
-        told = _told("name", *names)
-    if told is None and stored.identity.workload != given.identity.workload:
-        told = _first_difference(
+    if names[0] != names[1]:
+        found.append(Difference("name", *names))
+    if stored.identity.workload != given.identity.workload:
+        settings = _differences(
             {"workload": stored.config.get("workload", {})},
             {"workload": given.config.get("workload", {})},
-        ) or _told("workload", stored.identity.workload, given.identity.workload)
-    return told
+        )
+        digests = Difference("workload", stored.identity.workload, given.identity.workload)
+        found += list(settings) or [digests]
+    return found
+
+
+def _identity_document(identity: SweepIdentity) -> dict[str, Any]:
+    return {
+        "digest": identity.digest,
+        "workload": identity.workload,
+        "cell": plain(identity.cell_part),
+    }
+
+
+def _no_sweep(paths: SweepPaths) -> str:
+    try:
+        ended_early = not foreign_files(paths)
+    except OSError:
+        ended_early = False
+    if not ended_early:
+        return f"{paths.root} is no sweep: there is no {paths.sweep_yaml.name} in it"
+    return (
+        f"{paths.root} is no sweep yet: it was ended before it began; "
+        f"`vllm-frontier run SWEEP --out {paths.root}` starts it"
+    )
 
 
 def _parse(path: Path, document: Any) -> Manifest:
     try:
         version = document["schema_version"]
-        identity = document["identity"]
         manifest = Manifest(
             config=dict(document["config"]),
-            identity=SweepIdentity(dict(identity["cell"]), str(identity["workload"])),
+            identity=_identity(document["identity"]),
+            changes=tuple(
+                Change(_identity(each), str(each["since"]), str(each["differs"]))
+                for each in document.get("changes") or ()
+            ),
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise StoreError(
             f"{path} is not the configuration of a sweep; restore it, or choose another folder"
         ) from None
@@ -98,16 +186,15 @@ def _parse(path: Path, document: Any) -> Manifest:
     return manifest
 
 
-def _first_difference(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+def _identity(document: Any) -> SweepIdentity:
+    return SweepIdentity(dict(document["cell"]), str(document["workload"]))
+
+
+def _differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Difference]:
     there, here = dict(_leaves(plain(stored))), dict(_leaves(plain(given)))
     for key in [*there, *(key for key in here if key not in there)]:
         if there.get(key, _ABSENT) != here.get(key, _ABSENT):
-            return _told(key, there.get(key, _ABSENT), here.get(key, _ABSENT))
-    return None
-
-
-def _told(key: str, there: Any, here: Any) -> str:
-    return f"{key} is {there} there and {here} here"
+            yield Difference(key, there.get(key, _ABSENT), here.get(key, _ABSENT))
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,15 +102,25 @@ class SweepPaths:
 
     def numbers(self, cell_id: str) -> list[int]:
         """The attempts at a cell that have a folder, in order."""
-        folder = self.attempts / cell_id
-        if not folder.is_dir():
-            return []
-        return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit())
+        return _numbers(self.attempts / cell_id)
 
     def existing_attempts(self) -> Iterator[AttemptPaths]:
         """All attempts that have a folder, by cell and number."""
-        if not self.attempts.is_dir():
-            return
-        for cell_id in sorted(each.name for each in self.attempts.iterdir() if each.is_dir()):
-            for number in self.numbers(cell_id):
-                yield self.attempt(cell_id, number)
+        attempts = self.attempts
+        for cell_id in sorted(_folders(attempts)):
+            cell = attempts / cell_id
+            for number in _numbers(cell):
+                yield AttemptPaths(cell / str(number), cell_id, number)
+
+
+def _numbers(cell: Path) -> list[int]:
+    return sorted(int(name) for name in _folders(cell) if name.isdigit())
+
+
+def _folders(folder: Path) -> list[str]:
+    """The folders in a folder; none where it is none, or went away."""
+    try:
+        with os.scandir(folder) as entries:
+            return [each.name for each in entries if each.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

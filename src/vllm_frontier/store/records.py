@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,13 @@ from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Outcome, Phase, Status
 from vllm_frontier.store import atomic, rows
+from vllm_frontier.store import damage as damaged
+from vllm_frontier.store.damage import Damage
 from vllm_frontier.store.paths import AttemptPaths
 from vllm_frontier.store.schema import SCHEMA_VERSION, to_parquet
+
+# What a disk says of content that it has lost.
+_UNREADABLE = (errno.EIO, errno.EISDIR, errno.EUCLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,68 +104,72 @@ def write_outcome(
     atomic.write_json(paths.outcome_json, document)
 
 
-def read_attempt(paths: AttemptPaths) -> RecordedOutcome | None:
-    """Read an attempt; None when nothing was ever launched (there is no `attempt.json`).
+def examine(paths: AttemptPaths) -> tuple[RecordedOutcome | None, list[Damage]]:
+    """Read an attempt, and check every one of its files by its content; changes nothing.
 
-    Sizes of the tables are compared with what the outcome says, not their content: that is
-    what `damage` is for.
+    Returns:
+        The attempt, `interrupted` where any file is damaged (None when nothing was ever
+        launched, or nothing readable says what), and what is damaged.
 
     Raises:
-        StoreError: a later version of this program wrote it.
+        StoreError: a later version of this program wrote it, or it may not be read.
     """
-    document = _load(paths.outcome_json)
-    if document is None:
-        problem = "outcome.json cannot be read" if paths.outcome_json.exists() else None
-        return _interrupted(paths, problem)
-    _check_version(paths.outcome_json, document)
-    files = document.pop("files", {})
-    for path in (paths.trial_parquet, paths.runs_parquet):
-        if _size(path) != files.get(path.name, {}).get("bytes"):
-            return _interrupted(paths, f"{path.name} is not as outcome.json says")
-    return _recorded(document, {})
+    damage: list[Damage] = []
+    launch = _json(paths.attempt_json, damage)
+    document = _json(paths.outcome_json, damage)
+    finished = None
+    if document is not None:
+        if launch is None and not damage:
+            damage.append(Damage(paths.attempt_json, "is missing"))
+        files = document.pop("files", None)
+        finished = _parsed(paths.outcome_json, document, {}, damage)
+        damage += _damaged_tables(paths, files)
+    if finished is not None and not damage:
+        return finished, damage
+    opened = None if launch is None else _opened(paths, launch, damage)
+    problem = _problem(paths, damage)
+    if opened is not None and problem is None:
+        return opened, damage
+    known = opened or finished or _set_aside_before(paths)
+    return (None if known is None else _as_interrupted(known, problem)), damage
 
 
 def read_launch(paths: AttemptPaths) -> Mapping[str, Any]:
-    """What `attempt.json` says of the launch; empty when there is none."""
-    return _load(paths.attempt_json) or {}
+    """What `attempt.json` says of the launch; empty when there is none, or it is damaged."""
+    document = _json(paths.attempt_json, [])
+    return {} if document is None else document
 
 
-def damage(paths: AttemptPaths) -> str | None:
-    """What of a finished attempt's tables is not as its outcome says, by their content."""
-    document = _load(paths.outcome_json) or {}
-    for path in (paths.trial_parquet, paths.runs_parquet):
-        expected = document.get("files", {}).get(path.name, {}).get("sha256")
-        if not path.is_file() or _sha256(path.read_bytes()) != expected:
-            return f"{path.name} is not as outcome.json says"
+def _opened(
+    paths: AttemptPaths, launch: dict[str, Any], damage: list[Damage]
+) -> RecordedOutcome | None:
+    """The row that stands until there is an outcome."""
+    trial = launch.pop("trial", None)
+    if not isinstance(trial, dict):
+        damage.append(Damage(paths.attempt_json, "lacks 'trial'"))
+        return None
+    return _parsed(paths.attempt_json, trial, launch, damage)
+
+
+def _parsed(
+    path: Path, document: dict[str, Any], launch: Mapping[str, Any], damage: list[Damage]
+) -> RecordedOutcome | None:
+    try:
+        return _recorded(document, launch)
+    except KeyError as error:
+        damage.append(Damage(path, f"lacks {error}"))
+    except (AttributeError, TypeError, ValueError) as error:
+        damage.append(Damage(path, f"holds a value that cannot be right ({error})"))
     return None
 
 
-def as_interrupted(record: RecordedOutcome, problem: str) -> RecordedOutcome:
-    """The same attempt, counted as interrupted because of a problem with its files."""
-    row = {**record.row, "status": Status.INTERRUPTED.value, "evidence": problem}
-    row.update(failure_class=None, evidence_line=None)
-    return _recorded(row, {})
-
-
-def _interrupted(paths: AttemptPaths, problem: str | None) -> RecordedOutcome | None:
-    document = _load(paths.attempt_json)
-    if document is None:
-        return None
-    _check_version(paths.attempt_json, document)
-    trial = document.pop("trial", None)
-    if not isinstance(trial, dict):
-        return None
-    if problem is not None:
-        trial["evidence"] = problem
-    return _recorded(trial, document)
-
-
-def _recorded(document: dict[str, Any], launch: Mapping[str, Any]) -> RecordedOutcome:
-    document.pop("schema_version", None)
+def _recorded(document: Mapping[str, Any], launch: Mapping[str, Any]) -> RecordedOutcome:
     row = rows.row_from_json(document)
     failure_class = row.get("failure_class")
+    cell = rows.cell_of(row)
+    hash(cell)  # what is no axis value is found here, and not by a search
     return RecordedOutcome(
-        cell=rows.cell_of(row),
+        cell=cell,
         cell_id=row["cell_id"],
         attempt=row["attempt"],
         status=Status(row["status"]),
@@ -171,34 +181,95 @@ def _recorded(document: dict[str, Any], launch: Mapping[str, Any]) -> RecordedOu
     )
 
 
+def _damaged_tables(paths: AttemptPaths, files: Any) -> list[Damage]:
+    """What of an attempt's tables is not as its outcome says."""
+    if not isinstance(files, dict):
+        return [Damage(paths.outcome_json, "lacks 'files'")]
+    found = []
+    for path in (paths.trial_parquet, paths.runs_parquet):
+        said = files.get(path.name)
+        content = _content(path)
+        if content is None:
+            found.append(Damage(path, "is missing"))
+        elif not isinstance(said, dict) or said.get("sha256") != _sha256(content):
+            found.append(Damage(path, f"is not as {paths.outcome_json.name} says"))
+    return found
+
+
+def _problem(paths: AttemptPaths, damage: Sequence[Damage]) -> str | None:
+    """Why an attempt counts as interrupted, where it did not just end so."""
+    if damage:
+        return "; ".join(f"{each.path.name} {each.problem}" for each in damage)
+    names = damaged.names(paths)
+    return f"{', '.join(names)} damaged and set aside" if names else None
+
+
+def _set_aside_before(paths: AttemptPaths) -> RecordedOutcome | None:
+    """What an outcome that was set aside says, where `attempt.json` says nothing."""
+    document = _json(damaged.kept(paths.outcome_json), [])
+    if document is None:
+        return None
+    document.pop("files", None)
+    return _parsed(paths.outcome_json, document, {}, [])
+
+
+def _as_interrupted(record: RecordedOutcome, problem: str | None) -> RecordedOutcome:
+    """The same attempt, counted as interrupted because of a problem with its files."""
+    row = {**record.row, "status": Status.INTERRUPTED.value, "evidence": problem}
+    row.update(failure_class=None, evidence_line=None)
+    return _recorded(row, record.launch)
+
+
 def _write_table(path: Path, table: str, content: Sequence[Mapping[str, Any]]) -> FileDigest:
     data = to_parquet(table, content)
     atomic.write_bytes(path, data)
     return FileDigest(len(content), len(data), _sha256(data))
 
 
-def _load(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+def _json(path: Path, damage: list[Damage]) -> dict[str, Any] | None:
+    """The object that a file holds; None when it is not there or damaged, which is noted.
+
+    Raises:
+        StoreError: a later version of this program wrote it, or it may not be read.
+    """
+    content = _content(path)
+    if content is None:
         return None
-    return document if isinstance(document, dict) else None
-
-
-def _check_version(path: Path, document: Mapping[str, Any]) -> None:
-    version = document.get("schema_version")
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    try:
+        document = json.loads(content)
+    except ValueError:
+        damage.append(Damage(path, "is no JSON" if content else "is empty"))
+        return None
+    if not isinstance(document, dict):
+        damage.append(Damage(path, "is no JSON object"))
+        return None
+    version = document.pop("schema_version", None)
+    if not isinstance(version, int):
+        damage.append(Damage(path, "lacks 'schema_version'"))
+        return None
+    if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, and this program reads up to {SCHEMA_VERSION}; "
             "use the version that wrote it, or a later one"
         )
+    return document
 
 
-def _size(path: Path) -> int | None:
+def _content(path: Path) -> bytes | None:
+    """A file as it is; None when there is none, nothing where the disk does not give it back.
+
+    Raises:
+        StoreError: it may not be read, or not now; that says nothing about what is in it.
+    """
     try:
-        return path.stat().st_size
-    except OSError:
+        with path.open("rb", buffering=0) as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return b""
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _sha256(data: bytes) -> str:

@@ -95,10 +95,11 @@ def trial_row(
     *,
     engine_version: str | None,
     evidence_cell: str | None = None,
+    changed: str | None = None,
 ) -> dict[str, Any]:
     """The row of `trials` for an attempt, or (attempt 0, `evidence_cell`) for an inference.
 
-    An inferred cell without a failure is one that works.
+    An inferred cell without a failure is one that works. `changed` is that of the store.
     """
     failure = outcome.failure
     return {
@@ -126,6 +127,7 @@ def trial_row(
         "workload": identity.workload,
         "spec_state": outcome.spec_state.value if outcome.spec_state else None,
         "log_tail": outcome.log_tail,
+        "changed": changed,
     }
 
 
@@ -137,13 +139,16 @@ def interrupted_row(
     *,
     started_at: float,
     engine_version: str | None,
+    changed: str | None = None,
 ) -> dict[str, Any]:
     """The row of `trials` that stands for an attempt until it has an outcome.
 
-    `started_at` is in seconds since the epoch.
+    `started_at` is in seconds since the epoch, `changed` is that of the store.
     """
     outcome = Outcome(Status.INTERRUPTED, Phase.SPAWN, started_at=started_at)
-    return trial_row(spec, identity, cell, attempt, outcome, engine_version=engine_version)
+    return trial_row(
+        spec, identity, cell, attempt, outcome, engine_version=engine_version, changed=changed
+    )
 
 
 def run_rows(

@@ -84,6 +84,7 @@ _TRIALS: _Columns = (
     ("workload", _TEXT, "digest of what was measured"),
     ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
     ("log_tail", _TEXT, "last 200 lines of server.log, where the reason is unknown"),
+    ("changed", _TEXT, "how the identity differs from the sweep's first; null: it does not"),
 )
 
 _RUNS: _Columns = (

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from vllm_frontier.errors import StoreError
+from vllm_frontier.identity import without_secrets
 from vllm_frontier.outcome import Status
 from vllm_frontier.spec import SweepIdentity
-from vllm_frontier.store import atomic, manifest, records
+from vllm_frontier.store import atomic, damage, manifest, records
+from vllm_frontier.store.damage import Damage
 from vllm_frontier.store.lock import Holder, SweepLock, live_holder
-from vllm_frontier.store.manifest import Manifest
+from vllm_frontier.store.manifest import Change, Difference, Manifest
 from vllm_frontier.store.paths import AttemptPaths, SweepPaths
 from vllm_frontier.store.records import RecordedOutcome
 
@@ -32,18 +37,32 @@ class SweepStore:
     Attributes:
         paths: the names of the sweep's files.
         config: the resolved configuration as recorded in `sweep.yaml`.
-        identity: what decides the sweep's results.
+        identity: what decides the sweep's results; of a reader's store, as it was begun.
+        changed: how the identity differs from that with which the sweep was begun, such as
+            `engine.version 0.31.0 -> 0.32.0`; None when it does not.
     """
 
-    def __init__(self, paths: SweepPaths, content: Manifest, lock: SweepLock | None) -> None:
+    def __init__(
+        self,
+        paths: SweepPaths,
+        content: Manifest,
+        lock: SweepLock | None,
+        changed: str | None = None,
+    ) -> None:
         self.paths = paths
         self.config: Mapping[str, Any] = content.config
         self.identity: SweepIdentity = content.identity
+        self.changed = changed
         self._lock = lock
 
     @classmethod
     def create_or_open(
-        cls, root: Path, config: Mapping[str, Any], identity: SweepIdentity
+        cls,
+        root: Path,
+        config: Mapping[str, Any],
+        identity: SweepIdentity,
+        *,
+        allow_changed: bool = False,
     ) -> tuple[Self, bool]:
         """Become the writer of a sweep in a new or empty folder, or of the same sweep again.
 
@@ -52,8 +71,10 @@ class SweepStore:
 
         Args:
             root: the sweep's folder; made where it does not exist.
-            config: the resolved configuration, JSON values.
-            identity: what decides the sweep's results.
+            config: the resolved configuration, JSON values; its secrets are not written down.
+            identity: what decides the sweep's results, from `identity.identify`.
+            allow_changed: go on with another model, card, engine or fixed arguments; `changed`
+                then says what differs, now and whenever the sweep runs like this again.
 
         Returns:
             The store, and whether the folder held this sweep already.
@@ -63,6 +84,7 @@ class SweepStore:
                 it, or it cannot be written.
         """
         paths = SweepPaths(root)
+        given = Manifest(without_secrets(config), identity)
         with _told(root):
             root.mkdir(parents=True, exist_ok=True)
             _refuse_foreign_files(paths)
@@ -70,12 +92,14 @@ class SweepStore:
             lock.acquire()
         try:
             with _told(root):
-                given = Manifest(config, identity)
-                content, resumed = _settle(paths, given)
+                content, resumed = _settle(paths, given, allow_changed=allow_changed)
         except BaseException:
             lock.release()
             raise
-        return cls(paths, content, lock), resumed
+        changed = _change_in_words(manifest.differences(content, given))
+        store = cls(paths, content, lock, changed)
+        store.identity = identity
+        return store, resumed
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -128,15 +152,17 @@ class SweepStore:
             StoreError: the folder cannot be written.
         """
         with _told(self.paths.root):
+            cell = self.paths.attempts / cell_id
+            # Not `parents`: a folder that was removed is not to come back with one attempt in it.
+            cell.mkdir(exist_ok=True)
             while True:
                 number = max(self.paths.numbers(cell_id), default=0) + 1
                 attempt = self.paths.attempt(cell_id, number)
-                attempt.root.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     attempt.root.mkdir()
                 except FileExistsError:
                     continue  # another process took the number
-                atomic.sync_folder(attempt.root.parent)
+                atomic.sync_folder(cell)
                 return attempt
 
     def write_attempt(
@@ -178,16 +204,39 @@ class SweepStore:
         with _told(self.paths.root):
             atomic.write_bytes(attempt.server_log, log)
 
+    def set_aside_damaged(self) -> list[Damage]:
+        """Rename files that are not as they were written, and so run their cells again.
+
+        For the writer, before `outcomes`: an attempt with a damaged file counts as interrupted
+        for everybody, and from now on for ever, whatever becomes of the file. Nothing is
+        deleted.
+
+        Returns:
+            What was found, each to be told in a line.
+
+        Raises:
+            StoreError: the folder cannot be read or written, or a later version of this program
+                wrote an attempt.
+        """
+        told: list[Damage] = []
+        with _told(self.paths.root):
+            for each in self.paths.existing_attempts():
+                _, found = records.examine(each)
+                if found:
+                    told += damage.set_aside(each, found)
+        return told
+
     def outcomes(self) -> list[RecordedOutcome]:
         """Every attempt that was launched, by cell and number.
 
-        An attempt without an outcome, or whose tables have not the recorded size, is
-        `interrupted`.
+        An attempt without an outcome, or of which any file is damaged, is `interrupted`.
 
         Raises:
-            StoreError: a later version of this program wrote an attempt.
+            StoreError: the folder cannot be read or went away, or a later version of this
+                program wrote an attempt.
         """
-        found = (records.read_attempt(each) for each in self.paths.existing_attempts())
+        with _read(self.paths):
+            found = [records.examine(each)[0] for each in self.paths.existing_attempts()]
         return [record for record in found if record is not None]
 
     def tables(
@@ -199,21 +248,20 @@ class SweepStore:
             inferred: rows of `trials` with attempt 0.
 
         Raises:
-            StoreError: a later version of this program wrote an attempt.
+            StoreError: the folder cannot be read or went away, or a later version of this
+                program wrote an attempt.
         """
         from vllm_frontier.store import tables
 
         finished: list[AttemptPaths] = []
         others = list(inferred)
         for record in self.outcomes():
-            attempt = self.paths.attempt(record.cell_id, record.attempt)
             if record.status is Status.INTERRUPTED:
                 others.append(record.row)
-            elif (problem := records.damage(attempt)) is None:
-                finished.append(attempt)
             else:
-                others.append(records.as_interrupted(record, problem).row)
-        return tables.trials(finished, others), tables.runs(finished)
+                finished.append(self.paths.attempt(record.cell_id, record.attempt))
+        with _read(self.paths):
+            return tables.trials(finished, others), tables.runs(finished)
 
     def compact(
         self, inferred: Sequence[Mapping[str, Any]] = (), derive: Derive | None = None
@@ -239,45 +287,74 @@ class SweepStore:
                 atomic.write_bytes(self.paths.table(name), tables.parquet(name, each))
 
 
-def _settle(paths: SweepPaths, given: Manifest) -> tuple[Manifest, bool]:
+def _settle(paths: SweepPaths, given: Manifest, *, allow_changed: bool) -> tuple[Manifest, bool]:
     """Find or write `sweep.yaml`, as the writer."""
     if not paths.sweep_yaml.exists():
-        _remove_temporaries(paths.root)
+        _remove_temporaries(paths)
         paths.attempts.mkdir(exist_ok=True)
         manifest.write(paths, given)
         return manifest.read(paths), False
     stored = manifest.read(paths)
-    told = manifest.difference(stored, given)
-    if told is not None:
-        raise StoreError(
-            f"{paths.root} holds another sweep's results: {told}; choose another folder"
-        )
-    _remove_temporaries(paths.root)
-    if manifest.plain(stored.config) != manifest.plain(given.config):
+    content = replace(stored, config=given.config)
+    _refuse_another_sweep(paths, stored, given, allow_changed=allow_changed)
+    differs = _change_in_words(_unknown_differences(stored, given))
+    if differs is not None:
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        change = Change(given.identity, since, differs)
+        content = replace(content, changes=(*stored.changes, change))
+    paths.attempts.mkdir(exist_ok=True)
+    _remove_temporaries(paths)
+    if manifest.plain(content.config) != stored.config or content.changes != stored.changes:
         # The same sweep with another grid or budget: what a later `resume` goes on with.
-        manifest.write(paths, given)
+        manifest.write(paths, content)
         return manifest.read(paths), True
     return stored, True
+
+
+def _refuse_another_sweep(
+    paths: SweepPaths, stored: Manifest, given: Manifest, *, allow_changed: bool
+) -> None:
+    """Refuse to mix results, unless that is wanted and possible."""
+    fixed = manifest.fixed_differences(stored, given)
+    changed = _unknown_differences(stored, given)
+    if fixed:
+        way_out = "choose another folder"
+    elif changed and not allow_changed:
+        way_out = "go on in it all the same with --allow-changed, or choose another folder"
+    else:
+        return
+    told = "; ".join(str(each) for each in [*fixed, *changed])
+    raise StoreError(f"{paths.root} holds another sweep's results: {told}; {way_out}")
+
+
+def _unknown_differences(stored: Manifest, given: Manifest) -> list[Difference]:
+    """What is new of an identity under which the sweep never ran."""
+    return [] if stored.knows(given.identity) else manifest.differences(stored, given)
+
+
+def _change_in_words(found: Sequence[Difference]) -> str | None:
+    return "; ".join(each.as_change() for each in found) or None
 
 
 def _refuse_foreign_files(paths: SweepPaths) -> None:
     """Refuse a folder that is in use for something else, before a file is put into it."""
     if paths.sweep_yaml.exists():
         return
-    own = {paths.lock.name, paths.lock_holder.name, paths.attempts.name}
-    for each in sorted(paths.root.iterdir()):
-        is_own = each.name in own or atomic.is_temporary(each)
-        if not is_own or (each == paths.attempts and any(each.iterdir())):
-            raise StoreError(
-                f"{paths.root} holds {each.name} but no {paths.sweep_yaml.name}; "
-                "choose an empty or new folder"
-            )
+    foreign = manifest.foreign_files(paths)
+    if foreign:
+        raise StoreError(
+            f"{paths.root} holds {foreign[0]} but no {paths.sweep_yaml.name}; "
+            "choose an empty or new folder"
+        )
 
 
-def _remove_temporaries(folder: Path) -> None:
-    for each in folder.iterdir():
-        if atomic.is_temporary(each):
-            each.unlink(missing_ok=True)
+def _remove_temporaries(paths: SweepPaths) -> None:
+    """Remove what a killed writer left half written."""
+    unfinished = (each.root for each in paths.existing_attempts() if not each.outcome_json.exists())
+    for folder in (paths.root, *unfinished):
+        for each in folder.iterdir():
+            if atomic.is_temporary(each):
+                each.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -286,5 +363,26 @@ def _told(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or root
+        if isinstance(error, FileNotFoundError) and not root.exists():
+            raise StoreError(f"{root} is gone: it was removed while it was written") from error
+        named = Path(os.fsdecode(error.filename)) if error.filename else root
+        # The name of a temporary file says nothing to anybody.
+        where = named.parent if atomic.is_temporary(named) else named
         raise StoreError(f"{where} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _read(paths: SweepPaths) -> Iterator[None]:
+    """Tell a folder that cannot be read, or went away meanwhile, in one line."""
+    try:
+        yield
+    except OSError as error:
+        _refuse_gone(paths)
+        where = error.filename or paths.root
+        raise StoreError(f"{where} cannot be read: {error.strerror or error}") from error
+    _refuse_gone(paths)
+
+
+def _refuse_gone(paths: SweepPaths) -> None:
+    if not paths.sweep_yaml.exists():
+        raise StoreError(f"{paths.root} is gone: it was removed while it was read")
