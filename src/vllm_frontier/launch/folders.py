@@ -78,7 +78,7 @@ def remove_tmp(folder: Path) -> bool:
 
     if not folder.name.startswith(TMP_PREFIX) or folder.is_symlink():
         return False
-    segments.remove_segments(segments.read_notes(folder).segments)
+    segments.remove_segments(segments.read_notes(folder).all_segments())
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 

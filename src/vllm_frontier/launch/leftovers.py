@@ -81,7 +81,7 @@ def end_leftovers(
     deadline = time.monotonic() + timeout_s
     killer = processes.Killer()
     seen: set[int] = set()
-    shared = set(segments.read_notes(tmp).segments) if tmp is not None else set()
+    shared = segments.read_notes(tmp).all_segments() if tmp is not None else set()
     while left := _surely_left(supervisor, server, again=bool(seen)):
         new = set(left) - seen
         seen |= new

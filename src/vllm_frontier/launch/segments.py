@@ -29,7 +29,8 @@ _OF_OPENMP = re.compile(r"__KMP_REGISTERED_LIB_(\d+)_\d+")
 _CREATED = 0x100 | 0x80  # IN_CREATE, IN_MOVED_TO
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
-_APART_S = 0.2  # looks into the tree are at least this far apart
+# Looks into the tree are this far apart, further while what appears is somebody else's.
+_APART_S = 0.02
 _AGAIN_S = 1.0
 _DECIDED_S = 3.0  # what nobody of the tree held for so long is somebody else's
 
@@ -48,10 +49,20 @@ class Segment(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What a supervisor wrote down: segments of its launch, and inodes that were there before."""
+    """What a supervisor wrote down: segments of its launch, its pids, inodes there before."""
 
-    segments: tuple[Segment, ...] = ()
+    segments: frozenset[Segment] = frozenset()
+    pids: frozenset[int] = frozenset()
     before: frozenset[int] = frozenset()
+
+    def all_segments(self) -> set[Segment]:
+        """The noted ones, and those that bear a noted pid."""
+        named = {
+            each
+            for each in segments_there()
+            if each.pid in self.pids and each.inode not in self.before
+        }
+        return named | self.segments
 
 
 def segments_there() -> list[Segment]:
@@ -111,12 +122,16 @@ def read_notes(folder: Path) -> Notes:
         before = frozenset(map(int, first["before"]))
     except (OSError, LookupError, TypeError, ValueError):
         return Notes()
-    found = []
+    found, pids = set(), set()
     for line in lines[1:]:
         with contextlib.suppress(LookupError, TypeError, ValueError):  # the last may be cut off
             entry = json.loads(line)
-            found.append(Segment(str(entry["name"]), int(entry["inode"])))
-    return Notes(tuple(each for each in found if "/" not in each.name), before)
+            if "pids" in entry:
+                pids |= set(map(int, entry["pids"]))
+            else:
+                found.add(Segment(str(entry["name"]), int(entry["inode"])))
+    ours = frozenset(each for each in found if "/" not in each.name)
+    return Notes(ours, frozenset(pids), before)
 
 
 class SegmentWatch:
@@ -133,11 +148,13 @@ class SegmentWatch:
         """Begin; everything that is there now is somebody else's."""
         self._fd = _watch_folder()
         self._before = frozenset(each.inode for each in segments_there())
+        self._pids: set[int] = set()
         self._own: set[Segment] = set()
         self._undecided: dict[Segment, float] = {}
         self._foreign: set[Segment] = set()
         self._notes: Path | None = None
         self._looked_at = 0.0
+        self._apart_s = _APART_S
         self.due: float | None = None if self._fd is not None else 0.0
 
     def fileno(self) -> int | None:
@@ -155,16 +172,21 @@ class SegmentWatch:
         if self._fd is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._fd, 65536)
-            self._look_within(max(0.0, self._looked_at + _APART_S - time.monotonic()))
+            self._look_within(max(0.0, self._looked_at + self._apart_s - time.monotonic()))
 
     def look(self, pids: Collection[int], *, last: bool = False) -> None:
         """Decide about what appeared since; `last` before the tree is ended."""
         now = self._looked_at = time.monotonic()
+        if not self._pids.issuperset(pids):
+            self._write(json.dumps({"pids": sorted(set(pids) - self._pids)}))
+            self._pids |= set(pids)
         known = self._own if last else self._own | self._foreign
         new = [e for e in segments_there() if e.inode not in self._before and e not in known]
-        for each in segments_of(pids, new):
+        ours = segments_of(pids, new) | {each for each in new if each.pid in self._pids}
+        for each in ours:
             self._own.add(each)
             self._write(json.dumps(each._asdict()))
+        self._apart_s = _APART_S if ours else min(2 * self._apart_s, _AGAIN_S)
         self._undecided = {e: self._undecided.get(e, now) for e in new if e not in self._own}
         self._foreign |= {e for e, since in self._undecided.items() if now - since > _DECIDED_S}
         self.due = None

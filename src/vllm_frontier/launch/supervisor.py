@@ -128,7 +128,7 @@ class Supervisor:
                 return
             self._wait(self._next_deadline())
             self._look_for_untold()
-        if not self._start():
+        if self._kill_at is not None or not self._start():
             return
         while self._wait_status is None:
             self._wait(self._next_deadline())
@@ -294,6 +294,7 @@ class Supervisor:
         finally:
             os.close(log)
         self._main = main
+        self._segments.look({main.pid})
         started = read_process(main.pid)  # at least a zombie: it is not reaped yet
         self._report(
             event="started",
