@@ -1,0 +1,148 @@
+"""A launch of which a process stopped is ended; one that a debugger holds is not."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vllm_frontier.launch import process as launches
+from vllm_frontier.launch.process import ExitStatus, Launch
+from vllm_frontier.launch.processes import read_process
+
+LIMIT_S = 0.8
+
+PAIR = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+print("up", flush=True)
+time.sleep(600)
+"""
+# The child asks to be traced: a signal then stops it as a debugger would.
+TRACED = """
+import ctypes, os, signal, time
+if os.fork() == 0:
+    ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+os.waitpid(-1, os.WUNTRACED)
+print("up", flush=True)
+time.sleep(600)
+"""
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "STOPPED_S", LIMIT_S)
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> float:
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < timeout_s, "it did not happen in time"
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+def server(tmp_path: Path, code: str) -> Launch:
+    log = tmp_path / "server.log"
+    launch = Launch.prepare(
+        [sys.executable, "-S", "-c", code], env=dict(os.environ), log=log, cwd=tmp_path
+    )
+    assert launch.begin()
+    until(lambda: "up" in log.read_text(), 20)
+    return launch
+
+
+@pytest.mark.parametrize("which", ["main", "child"])
+def test_a_process_that_stays_stopped_ends_the_launch(tmp_path: Path, which: str) -> None:
+    with server(tmp_path, PAIR) as launch:
+        assert launch.server is not None
+        (child,) = set(launch.members()) - {launch.server.pid}
+        stopped = launch.server.pid if which == "main" else child
+        name = Path(f"/proc/{stopped}/comm").read_text().strip()
+        os.kill(stopped, signal.SIGSTOP)
+        took = until(lambda: launch.poll() is not None, 5)
+        assert LIMIT_S <= took < 2 * LIMIT_S + 1
+        assert launch.poll() == ExitStatus(None, signal.SIGKILL)
+        assert launch.stopped == f"process {stopped} ({name}) of it was stopped for {LIMIT_S:g} s"
+        assert launch.members() == []
+
+
+def test_a_process_that_goes_on_in_time_is_let_be(tmp_path: Path) -> None:
+    with server(tmp_path, PAIR) as launch:
+        assert launch.server is not None
+        for _ in range(4):
+            os.kill(launch.server.pid, signal.SIGSTOP)
+            time.sleep(LIMIT_S * 0.5)
+            os.kill(launch.server.pid, signal.SIGCONT)
+            time.sleep(LIMIT_S * 0.5)
+        assert launch.poll() is None
+        assert launch.stopped is None
+
+
+def test_a_process_that_is_traced_is_let_be(tmp_path: Path) -> None:
+    with server(tmp_path, TRACED) as launch:
+        assert launch.server is not None
+        (child,) = set(launch.members()) - {launch.server.pid}
+        process = read_process(child)
+        assert process is not None
+        assert process.state == "t"
+        time.sleep(3 * LIMIT_S)
+        assert launch.poll() is None
+        assert launch.stopped is None
+
+
+def test_a_stopped_supervisor_goes_on(tmp_path: Path) -> None:
+    with server(tmp_path, PAIR) as launch:
+        os.kill(launch.supervisor.pid, signal.SIGSTOP)
+        until(launch._is_supervisor_stopped, 1)
+        until(lambda: not launch._is_supervisor_stopped(), 3 * LIMIT_S)
+        assert launch.poll() is None
+        assert launch.stop(5) == ExitStatus(None, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stopped_supervisor_does_not_delay_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    if again:  # what stops it does so every time it is woken
+        monkeypatch.setattr(Launch, "_wake_supervisor", lambda _launch: None)
+    with server(tmp_path, DEAF) as launch:
+        os.kill(launch.supervisor.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        assert launch.stop(0.5) == ExitStatus(None, signal.SIGKILL)
+        assert time.monotonic() - started < 0.5 + (4.5 if again else 2)
+        assert launch.leftovers() == []
+        assert launch.members() == []
+        assert not launch.supervisor.alive()
+
+
+def test_a_supervisor_that_is_stopped_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "BEGIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(Launch, "_wake_supervisor", lambda _launch: None)
+    monkeypatch.setattr(launches, "KILL_MARGIN_S", 0.5)
+    launch = Launch.prepare(
+        ["/bin/sleep", "600"], env=dict(os.environ), log=tmp_path / "log", cwd=tmp_path
+    )
+    os.kill(launch.supervisor.pid, signal.SIGSTOP)
+    assert launch.begin() is False
+    assert launch.exec_error == "the supervisor did not execute the server"
+    started = time.monotonic()
+    launch.stop(0.2)
+    assert time.monotonic() - started < 5
+    assert not launch.supervisor.alive()
+    assert launch.members() == []
