@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import socket
 import time
@@ -242,3 +243,39 @@ def test_sigterm_while_loading_is_swallowed_once(tmp_path: Path) -> None:
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.process.wait(5) == -signal.SIGTERM
         assert gone(children)
+
+
+def test_shared_memory_is_there_while_it_serves_and_gone_with_an_orderly_end(
+    tmp_path: Path,
+) -> None:
+    with launched(card_file(tmp_path), tmp_path / "log") as server:
+        assert server.ready()
+        (segment,) = server.shared
+        assert re.fullmatch(r"psm_[0-9a-f]{8}", segment.name)
+        file = Path("/dev/shm") / segment.name
+        assert file.stat().st_ino == segment.inode
+        for pid in server.children():  # both map it
+            assert segment.name in Path(f"/proc/{pid}/maps").read_text()
+        server.process.terminate()
+        assert server.process.wait(5) == 0
+        assert not file.exists()
+
+
+def test_shared_memory_stays_when_all_are_killed(tmp_path: Path) -> None:
+    with launched(card_file(tmp_path), tmp_path / "log") as server:
+        assert server.ready()
+        (segment,) = server.shared
+        pids = server.members()
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait(5)
+        assert gone(pids)
+        assert (Path("/dev/shm") / segment.name).exists()
+
+
+def test_shared_memory_is_gone_after_a_start_that_is_refused(tmp_path: Path) -> None:
+    small = Cell(2, CELL.context, True, 0.6)
+    with launched(card_file(tmp_path, time={"load_s": 20.0}), tmp_path / "log", small) as server:
+        assert not server.ready()
+        assert server.reading().failure is not None
+        (segment,) = server.shared
+        assert not (Path("/dev/shm") / segment.name).exists()
