@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ _SAMPLE_BYTES = 1 << 20
 # Inside a longer text: NAME=value, "name": "value", ?name=value, --name value.
 _NAMED = re.compile(
     r"""(?P<name>(?P<option>--)?[A-Za-z_][\w.-]*)
-        (?P<between>["']?\s*[=:]\s*|(?(option)\s+|(?!)))
-        (?P<quote>["']?)(?P<value>(?(quote)[^"']*|[^\s"',;{}&]+))""",
+        (?:["']?\s*[=:]\s*|(?(option)\s+|(?!)))
+        (?P<quote>["'])?(?P<value>(?(quote)[^"']*|[^\s"',;{}&]+))""",
     re.VERBOSE,
 )
 _PLACEHOLDER = re.compile(r"\{\w+\}")
@@ -96,6 +96,7 @@ def _masked(value: Any, name: str) -> Any:
 
 
 def _masked_text(text: str) -> str:
+    text = _with_named(text, lambda name, value: MASK)
     try:
         words = shlex.split(text)
     except ValueError:  # no command: a quotation mark without its partner
@@ -104,15 +105,25 @@ def _masked_text(text: str) -> str:
         word if _PLACEHOLDER.fullmatch(word) else hidden
         for word, hidden in zip(words, mask_secrets(words), strict=True)
     ]
-    if masked != words:
-        # As a command it is the same, also where it is quoted in another way.
-        text = shlex.join(masked) if len(masked) > 1 else masked[0]
-    return _NAMED.sub(lambda found: _named(found, MASK if is_secret(found["name"]) else None), text)
+    if masked == words:
+        return text
+    # As a command it is the same, also where it is quoted in another way.
+    return shlex.join(masked) if len(masked) > 1 else masked[0]
 
 
-def _named(found: re.Match[str], value: str | None) -> str:
-    kept = found["value"] if value is None else value
-    return f"{found['name']}{found['between']}{found['quote']}{kept}"
+def _with_named(text: str, replace: Callable[[str, str], str]) -> str:
+    """A text in which every value with the name of a secret is replaced."""
+    pieces, position = [], 0
+    while found := _NAMED.search(text, position):
+        if is_secret(found["name"]):
+            pieces.append(text[position : found.start("value")])
+            pieces.append(replace(found["name"], found["value"]))
+            position = found.end("value")
+        else:
+            # Its value may begin with another name.
+            pieces.append(text[position : found.end("name")])
+            position = found.end("name")
+    return "".join(pieces) + text[position:]
 
 
 def _filled(value: Any, key: str, name: str, environment: Mapping[str, str]) -> Any:
@@ -138,12 +149,10 @@ def _filled(value: Any, key: str, name: str, environment: Mapping[str, str]) -> 
 
 
 def _filled_text(text: str, key: str, environment: Mapping[str, str]) -> str:
-    def fill(found: re.Match[str]) -> str:
-        if found["value"] != MASK:
-            return found[0]
-        return _named(found, _secret(key, _variable(found["name"]), environment))
+    def fill(name: str, value: str) -> str:
+        return _secret(key, _variable(name), environment) if value == MASK else value
 
-    filled = _NAMED.sub(fill, text)
+    filled = _with_named(text, fill)
     if MASK in filled:
         raise ConfigError(
             f"{key} holds a secret that was not written down: give it again, with "
