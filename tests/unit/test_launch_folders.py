@@ -111,6 +111,26 @@ def test_a_folder_stays_while_somebody_works_in_it(how: str) -> None:
     assert remove_abandoned() == [folder]
 
 
+def test_what_the_owner_left_running_is_ended_with_its_folder() -> None:
+    folder, launch = of_a_dead_process("vf-ray-"), of_a_dead_process()
+    log, other = folder / "agent.log", launch / "log"
+    with log.open("w") as one, other.open("w") as two:
+        agent = subprocess.Popen(["/bin/sleep", "600"], cwd="/", stdout=one)
+        server = subprocess.Popen(["/bin/sleep", "600"], cwd="/", stdout=two)
+    with log.open() as file:
+        reader = subprocess.Popen(["/bin/sleep", "600"], cwd="/", stdin=file)
+    try:
+        assert remove_abandoned() == [folder]
+        assert agent.wait(5) == -9
+        assert reader.poll() is None
+        assert server.poll() is None
+    finally:
+        for process in (server, reader):
+            process.kill()
+            process.wait()
+    assert remove_abandoned() == [launch]
+
+
 def test_what_is_not_certainly_abandoned_stays(own_tmp: Path) -> None:
     kept = own_tmp / "elsewhere"
     kept.mkdir()

@@ -13,7 +13,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from vllm_frontier.launch import processes, segments
@@ -23,8 +24,10 @@ OWNER = ".owner"
 
 # The path of a socket has at most 107 characters, a slash and 36 for its own name included.
 _TMP_LONGEST = 107 - 37
-_NAME = re.compile(r"vf-(?:[a-z]+-)?(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{4}")
+_NAME = re.compile(r"vf-(?P<word>[a-z]+-)?(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{4}")
 _SHORT = Path("/tmp")
+_END_S = 5.0
+_POLL_S = 0.01
 
 
 def owned_folder(prefix: str, *, longest: int) -> Path:
@@ -86,13 +89,17 @@ def remove_tmp(folder: Path) -> bool:
 def remove_abandoned() -> list[Path]:
     """Remove our own folders whose owner is gone and in which nobody works, and their segments.
 
-    Also removed are folders of that prefix that are older than this boot. Whatever cannot be
-    told for sure stays, as do the folders of another container.
+    Where the name has a word (`vf-ray-...`), whatever still has a file in it open for writing
+    is what the owner left running, and is ended; a launch's processes are not (they are found by
+    their supervisor, see `leftovers`), and keep its folder. Also removed are folders of that
+    prefix that are older than this boot. Whatever cannot be told for sure stays, as do the
+    folders of another container.
 
     Returns:
         What was removed.
     """
     found = [folder for folder in _folders() if _is_abandoned(folder)]
+    _end_writers([folder for folder in found if _has_word(folder)])
     in_use = _in_use(found) if found else set()
     return [folder for folder in found if folder not in in_use and remove_tmp(folder)]
 
@@ -140,15 +147,56 @@ def _is_abandoned(folder: Path) -> bool:
     return owner == _here() and not _runs(match)
 
 
+def _has_word(folder: Path) -> bool:
+    match = _NAME.fullmatch(folder.name)
+    return match is not None and match["word"] is not None
+
+
 def _runs(owner: re.Match[str]) -> bool:
     process = processes.read_process(int(owner["pid"]))
     return process is not None and process.alive and process.start == int(owner["start"])
 
 
-def _in_use(folders: Iterable[Path]) -> set[Path]:
-    """Those that are the working folder of a process, or named by its TMPDIR or command."""
-    marks = {folder: os.fsencode(folder) for folder in folders}
+def _end_writers(folders: Collection[Path]) -> None:
+    """SIGKILL to the processes that write into folders; those of Ray retitle themselves."""
+    deadline = time.monotonic() + _END_S
+    while (writers := _writers(folders)) and time.monotonic() < deadline:
+        for pid in writers:
+            processes.kill_process(pid)
+        time.sleep(_POLL_S)
+
+
+def _writers(folders: Collection[Path]) -> dict[int, set[Path]]:
+    """Living processes, but this one, that have a file of a folder open for writing."""
+    if not folders:
+        return {}
+    below = {os.fsencode(folder) + b"/": folder for folder in folders}
+    table = processes.process_table()
+    alive = [pid for pid, each in table.items() if each.alive and pid != os.getpid()]
+    return {pid: written for pid in alive if (written := _written_by(pid, below))}
+
+
+def _written_by(pid: int, below: Mapping[bytes, Path]) -> set[Path]:
     found: set[Path] = set()
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            path = _link(entry.path)
+            into = {folder for prefix, folder in below.items() if path.startswith(prefix)}
+            if into and _is_writable(pid, entry.name):
+                found |= into
+    return found
+
+
+def _is_writable(pid: int, fd: str) -> bool:
+    told = processes.read_proc(f"/proc/{pid}/fdinfo/{fd}") or b""
+    flags = re.search(rb"^flags:\s*(\d+)$", told, re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _in_use(folders: Collection[Path]) -> set[Path]:
+    """Those that a process writes into, has as working folder, TMPDIR or argument."""
+    marks = {folder: os.fsencode(folder) for folder in folders}
+    found: set[Path] = set().union(*_writers(folders).values())
     for pid, process in processes.process_table().items():
         if not process.alive:
             continue
