@@ -7,8 +7,9 @@ from typing import Any
 
 from ray import tune
 
-from vllm_frontier.launch.supervisor import kill_process, read_process
+from vllm_frontier.launch.processes import kill_process, read_process
 from vllm_frontier.schedule.adapter import SearchAdapter
+from vllm_frontier.schedule.cluster import OwnCluster
 from vllm_frontier.signals import Signals
 
 # A Ray worker that somebody stopped (SIGSTOP) says nothing, and Ray does not mind.
@@ -16,15 +17,17 @@ STOPPED_LOOKS = 10
 LOOK_EVERY_S = 1.0
 
 
-class SignalCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
-    """Leaves the loop when a signal has arrived."""
+class InterruptCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Leaves the loop when a signal has arrived, or when Ray itself was killed."""
 
-    def __init__(self, signals: Signals) -> None:
+    def __init__(self, signals: Signals, cluster: OwnCluster) -> None:
         self._signals = signals
+        self._cluster = cluster
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Raise Interrupted."""
         self._signals.check()
+        self._cluster.check()
 
 
 class WorkerCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types

@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
-from vllm_frontier.errors import EngineError
+from vllm_frontier.errors import EngineError, Interrupted
+from vllm_frontier.launch.folders import owned_folder, remove_tmp
+from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import kill_process
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.trial.plan import Plan
 
 # What stands for a card on a node without GPUs; a cluster's CPU nodes declare it themselves:
 # ray start --resources='{"frontier_card": 1}'
 CPU_CARD = "frontier_card"
-LONGEST_TMP = 16  # characters; a socket's path has at most 107
+# Characters: a socket's path has at most 107, and Ray adds
+# /r/session_2026-01-31_23-59-59_123456_4194304/sockets/plasma_store.
+LONGEST_SCRATCH = 107 - 67
 
 
-def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for Ray's own files; the paths of its sockets must stay short."""
-    parent = tempfile.gettempdir()
-    if len(parent) > LONGEST_TMP and os.access("/tmp", os.W_OK | os.X_OK):
-        parent = "/tmp"
-    return tempfile.TemporaryDirectory(prefix="vf-ray-", dir=parent)
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for Ray's own files, removed at the end; the paths of its sockets stay short."""
+    try:
+        folder = owned_folder("vf-ray-", longest=LONGEST_SCRATCH)
+    except OSError as error:
+        raise EngineError(f"no folder for Ray's own files can be made: {error.strerror}") from error
+    try:
+        yield folder
+    finally:
+        remove_tmp(folder)
+
+
+class OwnCluster:
+    """What of a cluster that this process started must not end before it.
+
+    The driver itself takes a minute to notice that Ray's control store is gone, and is then
+    aborted.
+    """
+
+    NEEDED = ("raylet", "gcs_server")
+
+    def __init__(self) -> None:
+        children = {each.name(): ProcessId.of(each.pid) for each in psutil.Process().children()}
+        self._needed = {name: children[name] for name in self.NEEDED if name in children}
+
+    def check(self) -> None:
+        """Raise Interrupted once one of the processes has ended, and end the others."""
+        for name, process in self._needed.items():
+            if process is None or not process.alive():
+                # With the raylet go its workers' launches; shutting Ray down takes a while.
+                for each in self._needed.values():
+                    if each is not None and each.alive():
+                        kill_process(each.pid)
+                raise Interrupted(f"Ray's {name} ended")
 
 
 def start_ray(plan: Plan, scratch: Path) -> None:

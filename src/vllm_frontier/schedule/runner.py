@@ -6,12 +6,13 @@ from pathlib import Path
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
 from ray.tune.search import ConcurrencyLimiter
 
 from vllm_frontier.errors import Interrupted
 from vllm_frontier.schedule import cluster
 from vllm_frontier.schedule.adapter import LastFault, SearchAdapter, Stopped
-from vllm_frontier.schedule.callbacks import ParkingStopper, SignalCallback, WorkerCallback
+from vllm_frontier.schedule.callbacks import InterruptCallback, ParkingStopper, WorkerCallback
 from vllm_frontier.schedule.trainable import AttemptTrainable, Common
 from vllm_frontier.search import Search
 from vllm_frontier.trial.plan import Listener, Plan
@@ -27,17 +28,18 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
     """
     with plan.signals.held(), cluster.scratch_folder() as scratch:
         try:
-            cluster.start_ray(plan, Path(scratch))
+            cluster.start_ray(plan, scratch)
         except SystemExit:  # the handler for SIGTERM that Ray puts in place while it starts
             raise Interrupted("SIGTERM") from None
         try:
             plan.signals.listen()  # Ray has put a handler of its own in place
-            _tune(search, plan, listener, Path(scratch))
+            _tune(search, plan, listener, scratch)
         finally:
             ray.shutdown()
 
 
 def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
+    own = cluster.OwnCluster()
     faults = LastFault()
     adapter = SearchAdapter(search, plan, listener, faults)
     common = Common(
@@ -63,7 +65,7 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None
             storage_path=str(scratch / "tune"),
             verbose=0,
             stop=ParkingStopper(adapter),
-            callbacks=[SignalCallback(plan.signals), WorkerCallback(adapter)],
+            callbacks=[InterruptCallback(plan.signals, own), WorkerCallback(adapter)],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
@@ -74,4 +76,7 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None
     except Stopped:
         if adapter.problem is not None:
             raise adapter.problem from None
+        raise
+    except (RayError, tune.TuneError):
+        own.check()  # it was no more than the first to notice
         raise

@@ -102,9 +102,18 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
             environment=self._common.environment if self._here else dict(os.environ),
             cards=cards,
             baseline=self._common.baseline if self._here else self._own_baseline(cards),
-            driver=self._common.driver if self._here else None,
+            watch=self._watched(),
         )
         self._steps = run_attempt(self._request)
+
+    def _watched(self) -> tuple[ProcessId, ...]:
+        """Without the driver or Ray's raylet, which is the parent, this worker has no future.
+
+        It takes Ray's worker some ten seconds to notice; a launch is to end before.
+        """
+        driver = self._common.driver if self._here else None
+        found = (driver, ProcessId.of(os.getppid()))
+        return tuple(process for process in found if process is not None)
 
     def _own_baseline(self, cards: tuple[str, ...]) -> MemoryState:
         """What was in use on another node before this process launched anything there."""

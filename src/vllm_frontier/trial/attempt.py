@@ -100,7 +100,12 @@ class _Attempt:
             environment = launch_environment(self.request.environment, plan.env, tmp=tmp)
             self.secrets = secret_values(environment, plan.argv)
             with Launch.prepare(
-                plan.argv, env=environment, log=self.request.log, cwd=tmp
+                plan.argv,
+                env=environment,
+                log=self.request.log,
+                cwd=tmp,
+                watch=self.request.watch,
+                tmp=tmp,
             ) as launch:
                 about = LaunchRecord(
                     self.request,
@@ -285,7 +290,11 @@ class _Attempt:
         self.exit = ended
         reading = self._read_log(ended)
         self._keep_facts(reading.facts)
-        if reading.failure is not None:
+        if launch.stopped is not None:
+            # It would have kept us waiting until the limit.
+            late = FailureClass.REQUEST_TIMEOUT if self.started else FailureClass.STARTUP_TIMEOUT
+            self._fail(late, launch.stopped)
+        elif reading.failure is not None:
             self.failure = reading.failure
             if not self.started:
                 self.phase = reading.failure.phase

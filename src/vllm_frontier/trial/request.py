@@ -25,7 +25,7 @@ class AttemptRequest:
         cards: UUIDs of the cards it may use, empty on a CPU.
         baseline: what was in use before the sweep, on those cards or (kind `cpu`) on the host;
             None if not known.
-        driver: the process whose end ends the launch; None if it is not on this machine.
+        watch: further processes on this machine whose end ends the launch, such as the driver.
     """
 
     spec: SweepSpec
@@ -36,7 +36,7 @@ class AttemptRequest:
     environment: Mapping[str, str]
     cards: tuple[str, ...] = ()
     baseline: MemoryState | None = None
-    driver: ProcessId | None = None
+    watch: tuple[ProcessId, ...] = ()
 
     @property
     def on_host(self) -> bool:
