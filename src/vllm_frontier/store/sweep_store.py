@@ -224,6 +224,7 @@ class SweepStore:
                 _, found = records.examine(each)
                 if found:
                     told += damage.set_aside(each, found)
+        _refuse_gone(self.paths)
         return told
 
     def outcomes(self) -> list[RecordedOutcome]:
