@@ -53,33 +53,77 @@ def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
     assert any(a[0] < b[1] and b[0] < a[1] for a in one for b in other)
 
 
-def test_what_an_interrupted_run_left_on_the_card_is_no_baseline(
+WORDS = (
+    *("--out", "s", "workload.repeats=1", "grid.depth=[0]", "grid.context=[8192]"),
+    *("grid.utilization=[0.8,0.85,0.9,0.95]", "grid.graphs=[true]"),
+    *("card.drain_timeout_s=0.5", "schedule.retries=0"),
+)
+
+
+def command(*more: str) -> list[str]:
+    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
+    engine = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
+    words = [f"engine.command='{engine}'", *WORDS, *more]
+    return [sys.executable, "-m", "vllm_frontier", "run", "demo-gpu", *words]
+
+
+def test_a_card_whose_memory_does_not_come_back_is_set_aside(
     driver: dict[str, str], tmp_path: Path
 ) -> None:
-    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
-    command = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
-    words = [
-        *("--out", "s", f"engine.command='{command}'", "workload.repeats=1", "grid.depth=[0]"),
-        *("grid.context=[8192]", "grid.utilization=[0.9,0.95]", "grid.graphs=[true]"),
-        *("card.drain_timeout_s=0.5", "schedule.retries=0"),
-    ]
-
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "vllm_frontier", "run", "demo-gpu", *words, *more],
-            cwd=tmp_path, env=driver, capture_output=True, text=True, timeout=120, check=False,
+            command(*more), cwd=tmp_path, env=driver,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     assert run("search.max_launches=1").returncode == 0
-    (tmp_path / "used").write_text("5.0")  # held by something that nobody could end
+    # Held by something that nobody could end: it is no baseline either.
+    (tmp_path / "used").write_text("5.0")
     done = run()
     assert done.returncode == 3, done.stderr
     trials = pl.read_parquet(tmp_path / "s/trials.parquet").sort("started_at")
-    assert trials["status"].to_list() == ["measured", *["failed"] * (len(trials) - 1)]
-    assert len(trials) > 1
+    # One attempt found out for each of the two cards, and nothing more was tried.
+    assert trials["status"].to_list() == ["measured", "failed", "failed"]
     for row in trials.rows(named=True)[1:]:
         assert (row["failure_class"], row["phase"]) == ("memory_contended", "spawn")
         assert row["evidence"].startswith("4.40 GiB more were in use on a card after")
+    aside = [line for line in done.stdout.splitlines() if line.startswith("Card GPU-")]
+    assert len(aside) == 2
+    assert all("is set aside: 4.40 GiB more were in use on a card" in line for line in aside)
+    left = 8 - 3
+    assert f"{left} cells were not reached, for want of a card. Go on with: " in done.stdout
+
+    (tmp_path / "used").write_text("0.6")
+    done = run("schedule.retries=1")
+    assert done.returncode == 0, done.stderr
+    trials = pl.read_parquet(tmp_path / "s/trials.parquet")
+    assert trials.filter(pl.col("status") == "measured").height == 8
+
+
+def test_a_card_that_was_set_aside_is_used_again_when_its_memory_is_back(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    used = tmp_path / "used"
+    with subprocess.Popen(
+        command("schedule.retries=1"), cwd=tmp_path, env=driver,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as sweep:  # fmt: skip
+        assert sweep.stdout is not None
+        lines = []
+        for line in sweep.stdout:
+            lines.append(line.strip())
+            if "tok/s" in line and used.read_text() == "0.6" and len(lines) < 6:
+                used.write_text("5.0")
+            if "is set aside" in line:
+                used.write_text("0.6")
+        assert sweep.wait(120) == 0, lines
+    back = [line for line in lines if line.endswith("is used again: the memory is back")]
+    assert 1 <= len(back) <= 2
+    assert {line.split()[1] for line in back} == {
+        line.split()[1] for line in lines if "is set aside: " in line
+    }
+    trials = pl.read_parquet(tmp_path / "s/trials.parquet")
+    assert trials.filter(pl.col("status") == "measured").height == 8
 
 
 def test_a_card_that_is_not_there_is_one_line(driver: dict[str, str], tmp_path: Path) -> None:
