@@ -107,8 +107,8 @@ def test_a_process_that_is_traced_is_let_be(tmp_path: Path) -> None:
 def test_a_stopped_supervisor_goes_on(tmp_path: Path) -> None:
     with server(tmp_path, PAIR) as launch:
         os.kill(launch.supervisor.pid, signal.SIGSTOP)
-        until(launch._is_supervisor_stopped, 1)
-        until(lambda: not launch._is_supervisor_stopped(), 3 * LIMIT_S)
+        until(lambda: launches._is_stopped(launch.supervisor), 1)
+        until(lambda: not launches._is_stopped(launch.supervisor), 3 * LIMIT_S)
         assert launch.poll() is None
         assert launch.stop(5) == ExitStatus(None, signal.SIGTERM)
 
@@ -118,7 +118,7 @@ def test_a_stopped_supervisor_does_not_delay_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     if again:  # what stops it does so every time it is woken
-        monkeypatch.setattr(Launch, "_wake_supervisor", lambda _launch: None)
+        monkeypatch.setattr(launches, "_wake", lambda _supervisor: None)
     with server(tmp_path, DEAF) as launch:
         os.kill(launch.supervisor.pid, signal.SIGSTOP)
         started = time.monotonic()
@@ -133,7 +133,7 @@ def test_a_supervisor_that_is_stopped_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launches, "BEGIN_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(Launch, "_wake_supervisor", lambda _launch: None)
+    monkeypatch.setattr(launches, "_wake", lambda _supervisor: None)
     monkeypatch.setattr(launches, "KILL_MARGIN_S", 0.5)
     launch = Launch.prepare(
         ["/bin/sleep", "600"], env=dict(os.environ), log=tmp_path / "log", cwd=tmp_path
@@ -146,3 +146,13 @@ def test_a_supervisor_that_is_stopped_before_it_begins(
     assert time.monotonic() - started < 5
     assert not launch.supervisor.alive()
     assert launch.members() == []
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_launch_that_nobody_holds_any_more_ends(tmp_path: Path) -> None:
+    launch = server(tmp_path, PAIR)
+    supervisor, pids = launch.supervisor, launch.members()
+    assert len(pids) == 2
+    del launch
+    until(lambda: not supervisor.alive(), 2)
+    assert all((found := read_process(pid)) is None or not found.alive for pid in pids)

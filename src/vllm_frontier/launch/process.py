@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import IO, Any, Self, cast
 
 from vllm_frontier.launch import processes, supervisor
+from vllm_frontier.launch.abandoned import DRIVER_MARK
 from vllm_frontier.launch.leftovers import ProcessId, end_leftovers, find_leftovers, remove_tmp
 
 __all__ = ["ExitStatus", "Launch", "ProcessId"]
@@ -106,6 +108,8 @@ class Launch:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             cwd="/",
+            # It outlives the driver for as long as it takes to end the launch.
+            env={name: value for name, value in os.environ.items() if name != DRIVER_MARK},
             start_new_session=True,
         )
         process.wait()  # the supervisor is its child and has left the family
@@ -115,7 +119,9 @@ class Launch:
             launch._control.close()
             launch._status.close()
             raise ChildProcessError(launch.exec_error or "the supervisor did not start")
-        launch._guard = threading.Thread(target=launch._watch_supervisor, daemon=True)
+        launch._guard = threading.Thread(
+            target=_guard, args=(weakref.ref(launch), launch.supervisor), daemon=True
+        )
         launch._guard.start()
         order = {
             "argv": list(argv),
@@ -177,9 +183,9 @@ class Launch:
             return self._exit
         if self._begun and self.poll() is None:
             self._send(f"stop {timeout_s:.3f}\n".encode(), ANSWER_MARGIN_S)
-            self._wake_supervisor()
+            _wake(self.supervisor)
             self._wait_until(lambda: self._exit is not None, timeout_s + ANSWER_MARGIN_S)
-            if not self._is_supervisor_stopped():
+            if not _is_stopped(self.supervisor):
                 self._wait_until(
                     lambda: self._exit is not None, max(0.0, KILL_MARGIN_S - ANSWER_MARGIN_S)
                 )
@@ -203,7 +209,7 @@ class Launch:
 
     def _close(self) -> None:
         self._control.close()  # the end of this pipe ends whatever is left
-        self._wake_supervisor()
+        _wake(self.supervisor)
         if not self._wait_gone(1.0 if self._exit is None and self._begun else KILL_MARGIN_S):
             self._end_unsupervised()
         if self._guard is not None:
@@ -214,39 +220,6 @@ class Launch:
             self._closed = True
         if self._tmp is not None and not self.leftovers():
             remove_tmp(self._tmp)
-
-    def _watch_supervisor(self) -> None:
-        """In a thread: end the tree as soon as its supervisor is gone, whatever else is done.
-
-        A supervisor that is stopped protects from nothing, so it is let go on.
-        """
-        try:
-            gone = os.pidfd_open(self.supervisor.pid)
-        except OSError:  # it is gone, or an old kernel
-            while self.supervisor.alive():
-                time.sleep(OLD_KERNEL_POLL_S)
-        else:
-            poll = select.poll()
-            poll.register(gone, select.POLLIN)
-            was_stopped = False
-            while self.supervisor.alive() and not poll.poll(STOPPED_S * 500):
-                is_stopped = self._is_supervisor_stopped()
-                if was_stopped and is_stopped:
-                    self._wake_supervisor()
-                was_stopped = is_stopped
-            os.close(gone)
-        if self._begun and not self._closed:
-            self.poll()
-
-    def _wake_supervisor(self) -> None:
-        if self._is_supervisor_stopped():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.supervisor.pid, signal.SIGCONT)
-
-    def _is_supervisor_stopped(self) -> bool:
-        process = processes.read_process(self.supervisor.pid)
-        # Also one that a debugger holds does nothing.
-        return process is not None and process.state in "Tt" and self.supervisor.alive()
 
     def _end_unsupervised(self) -> None:
         """End the tree without its supervisor: that one is gone or does not answer."""
@@ -332,3 +305,41 @@ class Launch:
                 self._ended = ExitStatus(event["exit_code"], event["signal"])
             case "exited":
                 self._exit = ExitStatus(event["exit_code"], event["signal"])
+
+
+def _guard(launch: weakref.ref[Launch], supervisor: ProcessId) -> None:
+    """In a thread: end the tree as soon as its supervisor is gone, whatever the holder does.
+
+    A supervisor that is stopped protects from nothing, so it is let go on. The launch is not
+    kept alive by this: one that nobody holds any more ends, as its pipe closes.
+    """
+    try:
+        gone = os.pidfd_open(supervisor.pid)
+    except OSError:  # it is gone, or an old kernel
+        while supervisor.alive():
+            time.sleep(OLD_KERNEL_POLL_S)
+    else:
+        poll = select.poll()
+        poll.register(gone, select.POLLIN)
+        was_stopped = False
+        while supervisor.alive() and not poll.poll(STOPPED_S * 500):
+            is_stopped = _is_stopped(supervisor)
+            if was_stopped and is_stopped:
+                _wake(supervisor)
+            was_stopped = is_stopped
+        os.close(gone)
+    held = launch()
+    if held is not None:
+        held.poll()
+
+
+def _wake(process: ProcessId) -> None:
+    if _is_stopped(process):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def _is_stopped(process: ProcessId) -> bool:
+    found = processes.read_process(process.pid)
+    # Also one that a debugger holds does nothing.
+    return found is not None and found.state in "Tt" and process.alive()
