@@ -21,6 +21,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from vllm_frontier import __version__
 from vllm_frontier.errors import ConfigError, FrontierError, Interrupted
+from vllm_frontier.launch.abandoned import kill_children
 from vllm_frontier.signals import EXIT_INTERRUPTED, Signals
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def cli() -> None:
 @_json
 def run(words: tuple[str, ...], out: Path | None, as_json: bool) -> int:
     """Launch a sweep; on the folder of the same sweep, go on with it."""
-    with Signals() as signals:
+    with Signals(at_leave=kill_children) as signals:
         composed = _compose(words)
         return _run(composed, out or Path("outputs") / composed.spec.name, as_json, signals)
 
@@ -68,7 +69,7 @@ def resume(folder: Path, as_json: bool) -> int:
     from vllm_frontier.config import Composed, spec_from_document
     from vllm_frontier.store.sweep_store import SweepStore
 
-    with Signals() as signals:
+    with Signals(at_leave=kill_children) as signals:
         document = dict(SweepStore.open(folder).config)
         return _run(Composed(spec_from_document(document), document), folder, as_json, signals)
 

@@ -27,13 +27,17 @@ _SHOW_CURSOR = b"\x1b[?25h"
 class Signals:
     """Handlers for the signals that end a sweep, in place inside its `with` block.
 
+    Args:
+        at_leave: called before the second signal ends the process; in a thread, and at once.
+
     Attributes:
         received: the first signal that arrived.
     """
 
     WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self) -> None:
+    def __init__(self, at_leave: Callable[[], None] | None = None) -> None:
+        self._at_leave = at_leave
         self.received: signal.Signals | None = None
         self._held = 0
         self._before: dict[signal.Signals, Callable[..., object] | int | None] = {}
@@ -55,7 +59,8 @@ class Signals:
     def __exit__(self, *exception: object) -> None:
         signal.set_wakeup_fd(-1)
         for each, handler in self._before.items():
-            signal.signal(each, handler)
+            # After the first one this process is about to end; a second one is not news.
+            signal.signal(each, handler if self.received is None else signal.SIG_IGN)
         os.close(self._pipe[1])  # ends the thread
 
     def listen(self) -> None:
@@ -91,13 +96,16 @@ class Signals:
             while data := numbers.read(64):
                 count += sum(number in self._before for number in data)
                 if count > 1:
-                    leave()
+                    self._leave()
 
-
-def leave() -> None:
-    """End this process now; the supervisors of running launches see it go and end them."""
-    for stream in (sys.__stdout__, sys.__stderr__):
-        with suppress(OSError, ValueError):
-            if stream is not None and stream.isatty():
-                os.write(stream.fileno(), _SHOW_CURSOR)  # a live display hides it
-    os._exit(EXIT_INTERRUPTED)
+    def _leave(self) -> None:
+        """End this process now; the supervisors of running launches see it go and end them."""
+        for stream in (sys.__stdout__, sys.__stderr__):
+            with suppress(OSError, ValueError):
+                if stream is not None and stream.isatty():
+                    os.write(stream.fileno(), _SHOW_CURSOR)  # a live display hides it
+        try:
+            if self._at_leave is not None:
+                self._at_leave()
+        finally:
+            os._exit(EXIT_INTERRUPTED)

@@ -23,6 +23,14 @@ def mark_children() -> None:
         os.environ[DRIVER_MARK] = f"{me.pid}@{me.start_time}"
 
 
+def kill_children() -> None:
+    """Send SIGKILL to what carries this process's own mark; does not wait."""
+    me = ProcessId.of(os.getpid())
+    for pid in processes.process_table():
+        if pid != os.getpid() and me is not None and _owner(pid) == me:
+            processes.kill_process(pid)
+
+
 def end_abandoned() -> int:
     """End, with SIGKILL, what carries the mark of a driver that is gone.
 
