@@ -31,10 +31,11 @@ WRITER = f"""
 import io, os, signal, sys
 from pathlib import Path
 
+import pyarrow.parquet  # else each of them would import it
 from vllm_frontier.config import compose_sweep
 from vllm_frontier.identity import identify
 from vllm_frontier.outcome import Outcome, Phase, Status
-from vllm_frontier.store import rows, tables  # tables: imported once, here
+from vllm_frontier.store import rows, tables
 from vllm_frontier.store.sweep_store import SweepStore
 
 folder, last, step = Path(sys.argv[1]), int(sys.argv[2]), 0
