@@ -9,6 +9,7 @@ from test_store_sweep import CELL, CONFIG, GOOD, SPEC, finish
 from vllm_frontier.errors import StoreError
 from vllm_frontier.spec import SweepIdentity
 from vllm_frontier.store.rows import interrupted_row, run_rows, trial_row
+from vllm_frontier.store.schema import SCHEMAS
 from vllm_frontier.store.sweep_store import SweepStore
 
 FIRST = SweepIdentity(
@@ -148,3 +149,10 @@ def test_rows_keep_what_was_true_when_they_were_made(root: Path) -> None:
         ("measured", None),
     ]
     assert trials.columns[-1] == "changed"
+
+
+def test_the_tables_that_name_an_engine_say_what_changed() -> None:
+    assert [name for name, schema in SCHEMAS.items() if schema.names[-1] == "changed"] == [
+        "trials",
+        "frontier",
+    ]

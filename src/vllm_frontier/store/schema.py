@@ -134,6 +134,7 @@ _FRONTIER: _Columns = (
     ("model", _TEXT, "folder or hub id"),
     ("card", _TEXT, "name of the card"),
     ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
+    ("changed", _TEXT, "how the identity differs from the sweep's first; null: it does not"),
 )
 
 _BOUNDARIES: _Columns = (
