@@ -33,6 +33,11 @@ _NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _words = click.argument("words", nargs=-1, metavar="SWEEP [KEY=VALUE]...")
 _folder = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+_allow_changed = click.option(
+    "--allow-changed",
+    is_flag=True,
+    help="Go on with another engine version, card or model; the rows say so.",
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -53,25 +58,29 @@ def cli() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the results; default outputs/<name of the sweep>.",
 )
+@_allow_changed
 @_json
-def run(words: tuple[str, ...], out: Path | None, as_json: bool) -> int:
+def run(words: tuple[str, ...], out: Path | None, allow_changed: bool, as_json: bool) -> int:
     """Launch a sweep; on the folder of the same sweep, go on with it."""
     with Signals(at_leave=kill_children) as signals:
         composed = _compose(words)
-        return _run(composed, out or Path("outputs") / composed.spec.name, as_json, signals)
+        folder = out or Path("outputs") / composed.spec.name
+        return _run(composed, folder, as_json, allow_changed, signals)
 
 
 @cli.command()
 @_folder
+@_allow_changed
 @_json
-def resume(folder: Path, as_json: bool) -> int:
+def resume(folder: Path, allow_changed: bool, as_json: bool) -> int:
     """Go on where a sweep stopped."""
     from vllm_frontier.config import Composed, spec_from_document
     from vllm_frontier.store.sweep_store import SweepStore
 
     with Signals(at_leave=kill_children) as signals:
         document = dict(SweepStore.open(folder).config)
-        return _run(Composed(spec_from_document(document), document), folder, as_json, signals)
+        composed = Composed(spec_from_document(document), document)
+        return _run(composed, folder, as_json, allow_changed, signals)
 
 
 @cli.command()
@@ -227,7 +236,9 @@ def _compose(words: Sequence[str]) -> Composed:
     return compose_sweep(names[0], overrides, read_card=first_card)
 
 
-def _run(composed: Composed, folder: Path, as_json: bool, signals: Signals) -> int:
+def _run(
+    composed: Composed, folder: Path, as_json: bool, allow_changed: bool, signals: Signals
+) -> int:
     from vllm_frontier.report import advice, result
     from vllm_frontier.report.progress import ProgressDisplay
     from vllm_frontier.store.paths import SweepPaths

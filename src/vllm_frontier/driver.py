@@ -88,7 +88,14 @@ class Driver:
     # Earlier runs of the sweep
 
     def tell_earlier(self, search: Search) -> None:
-        """What earlier runs of this sweep already learned; what they left running is ended."""
+        """What earlier runs of this sweep already learned; what they left running is ended.
+
+        Files that are damaged are set aside first, and their cells run again.
+        """
+        for damage in self._store.set_aside_damaged():
+            self._display.warn(f"{damage}; its cell runs again")
+        if self._store.changed is not None:
+            self._display.warn(f"Not the sweep that was begun here: {self._store.changed}")
         for record in self._store.outcomes():
             if record.status is Status.INTERRUPTED:
                 self._clean_up(
@@ -134,6 +141,7 @@ class Driver:
             paths.number,
             started_at=time.time(),
             engine_version=self._version,
+            changed=self._store.changed,
         )
         self._store.write_attempt(paths, row, {})
         self._open[cell, paths.number] = paths
@@ -161,7 +169,13 @@ class Driver:
         if log is not None:
             self._store.write_log(paths, log)
         trial = rows.trial_row(
-            self._spec, self._identity, cell, attempt, outcome, engine_version=self._version
+            self._spec,
+            self._identity,
+            cell,
+            attempt,
+            outcome,
+            engine_version=self._version,
+            changed=self._store.changed,
         )
         runs = rows.run_rows(self._spec, self._identity, cell, attempt, outcome)
         self._store.write_outcome(paths, trial, runs)

@@ -73,6 +73,7 @@ def run_sweep(
     display: Display,
     *,
     signals: Signals,
+    allow_changed: bool = False,
     schedule: Schedule = with_ray,
 ) -> Finished:
     """Launch what is left of a sweep, and make its tables.
@@ -83,6 +84,8 @@ def run_sweep(
         folder: where it is (to be) kept.
         display: told about everything that happens.
         signals: in place; the first one ends the sweep.
+        allow_changed: go on also where the engine's version, the card, the model or fixed
+            arguments are others than before; the rows say so.
         schedule: runs the attempts.
 
     Raises:
@@ -96,7 +99,9 @@ def run_sweep(
     identity = identify(spec, version)
     cells = spec.grid.cells()
     search = create_search(cells, spec.search, spec.schedule)
-    store, resumed = SweepStore.create_or_open(folder, document, identity)
+    store, resumed = SweepStore.create_or_open(
+        folder, document, identity, allow_changed=allow_changed
+    )
     with store:
         end_abandoned()
         remove_abandoned()

@@ -361,8 +361,8 @@ def test_counts_and_failures() -> None:
         {"cell_id": "a", "context": 1024},
         {"cell_id": "b", "context": 8192, **refused},
         {"cell_id": "c", "context": 4096, **refused},
-        {"cell_id": "d", "context": 4096, "status": "failed", "failure_class": "killed"},
-        {"cell_id": "d", "context": 4096, "attempt": 2, "status": "interrupted"},
+        {"cell_id": "d", "context": 2048, "status": "failed", "failure_class": "killed"},
+        {"cell_id": "d", "context": 2048, "attempt": 2, "status": "interrupted"},
     )
     assert dict(status_counts(table).collect().rows()) == {
         "measured": 1,
@@ -406,3 +406,19 @@ def test_one_measured_cell_is_the_whole_frontier() -> None:
     assert found.columns == SCHEMAS["frontier"].names
     (row,) = choices(found.lazy()).collect().to_dicts()
     assert row["choices"] == ["fastest", "longest", "balanced"]
+
+
+def test_a_cell_tried_under_two_identities_counts_once() -> None:
+    table = trials(
+        {"cell_id": "old", "context": 1024, "status": "failed", "failure_class": "killed"},
+        {"cell_id": "new", "context": 1024, "changed": "engine.version 0.31.0 -> 0.32.0"},
+        {"cell_id": "done", "context": 2048},
+        {"cell_id": "later", "context": 2048, "attempt": 2, "status": "interrupted"},
+    )
+    assert set(counted(table).collect()["cell_id"]) == {"new", "done"}
+    rows = runs(*decode("new", "edit", 30.0), *decode("done", "edit", 10.0))
+    found = frontier(table, rows).collect()
+    assert dict(found.select("cell_id", "changed").rows()) == {
+        "new": "engine.version 0.31.0 -> 0.32.0",
+        "done": None,
+    }

@@ -43,6 +43,7 @@ _AFTER = (
     "model",
     "card",
     "spec_state",
+    "changed",
 )
 
 

@@ -20,12 +20,13 @@ def counted(trials: pl.LazyFrame) -> pl.LazyFrame:
     """One row per cell: its last attempt with a final status, else its last attempt.
 
     An inferred row has attempt 0, so that anything measured later overrules it, and an attempt
-    that merely failed does not.
+    that merely failed does not. A cell is its axes: where the engine, the card or the model
+    changed in the middle of a sweep, it has attempts under two identities.
     """
     return (
         trials.with_columns(_final=is_final())
-        .sort("cell_id", "_final", "attempt", maintain_order=True)
-        .unique("cell_id", keep="last", maintain_order=True)
+        .sort(*AXES, "_final", "attempt", "started_at", maintain_order=True)
+        .unique(AXES, keep="last", maintain_order=True)
         .drop("_final")
     )
 

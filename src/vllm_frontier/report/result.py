@@ -37,7 +37,7 @@ def load(folder: Path) -> Result:
     """
     store = SweepStore.open(folder)
     trials, runs = store.tables()
-    planned = tables.planned(spec_from_document(store.config).grid.cells())
+    planned = tables.planned(spec_from_document(store.config, secrets=False).grid.cells())
     derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy())
     return Result(
         name=str(store.config["name"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from vllm_frontier.grid import Cell
@@ -27,7 +27,9 @@ class Exhaustive:
         self._cells = tuple(cells)
         self._retries = retries
         self._left = max_launches
-        self._pending = deque(self._cells)
+        self._known = frozenset(self._cells)
+        # In order; a resumed sweep tells of thousands of cells, each must be found at once.
+        self._pending = OrderedDict.fromkeys(self._cells)
         self._out: set[Cell] = set()
         self._failures: Counter[Cell] = Counter()
 
@@ -47,19 +49,18 @@ class Exhaustive:
             return None
         if self._left is not None:
             self._left -= 1
-        cell = self._pending.popleft()
+        cell, _ = self._pending.popitem(last=False)
         self._out.add(cell)
         return cell
 
     def tell(self, cell: Cell, status: Status) -> None:
         """Note how an attempt ended; one that failed goes to the end of the queue."""
         self._out.discard(cell)
-        if cell in self._pending:
-            self._pending.remove(cell)
+        self._pending.pop(cell, None)
         if status is Status.FAILED:
             self._failures[cell] += 1
         again = status is Status.INTERRUPTED or (
             status is Status.FAILED and self._failures[cell] <= self._retries
         )
-        if again and cell in self._cells:
-            self._pending.append(cell)
+        if again and cell in self._known:
+            self._pending[cell] = None
