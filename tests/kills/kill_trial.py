@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from in_one_process import KILL_AT
+from in_one_process import KILL_AT, WRITES_FILE
 from marked_processes import Process, kill
 from phases import PHASES, State
 from sweep_under_test import Ended, SweepUnderTest
@@ -17,7 +18,7 @@ from table_comparison import differences
 
 GONE_WITHIN_S = 2.0
 QUIET_S = 0.2  # what is gone for so long does not come back
-DRIVER_ENDS_S = 90.0
+DRIVER_ENDS_S = 60.0
 
 SAYS = ("vllm-frontier:", "Interrupted")  # how the one line begins that tells what went wrong
 
@@ -97,6 +98,8 @@ class KillTrial:
         reference: folder of the same sweep, never killed.
         phases: how they are seen.
         exact: see `table_comparison.differences`.
+        notice_s: how long a server may take to notice that a process of it was killed, while
+            the driver lives on.
     """
 
     def __init__(
@@ -106,12 +109,14 @@ class KillTrial:
         *,
         phases: Phases = PHASES,
         exact: bool = True,
+        notice_s: float = GONE_WITHIN_S,
     ) -> None:
         self.sweep = sweep
         self.verdicts: list[Verdict] = []
         self._reference = reference
         self._phases = phases
         self._exact = exact
+        self._notice_s = notice_s
         self._finished: list[tuple[Verdict, dict[str, int]]] = []
         self._struck: set[str] = set()  # cells that failed once because of a kill
         self._running = False
@@ -134,18 +139,22 @@ class KillTrial:
         if planned.ends_the_sweep:
             told = not planned.leaves_nobody_to_end_the_launch
             self._watch_launch_go(None, verdict, told=told)
-            self._wait(verdict)
+            self._wait(verdict, DRIVER_ENDS_S)
             self._check_end(planned, verdict)
         else:  # a driver that lives on launches again at once
-            self._watch_launch_go(launch, verdict)
+            self._watch_launch_go(launch, verdict, limit_s=self._notice_s)
         return verdict
 
     def strike_at_write(self, number: int) -> Verdict:
         """Let the sweep go on to the n-th step that changes a file, and kill it before that."""
         verdict = self._new("driver", f"write {number}")
-        self.sweep.start(resume=True, environment={KILL_AT: str(number)})
+        writes = self.sweep.cwd / "writes"
+        told = {KILL_AT: str(number), WRITES_FILE: str(writes)}
+        self.sweep.start(resume=True, environment=told)
         self._wait(verdict)
         verdict.hit = verdict.code == -signal.SIGKILL
+        if verdict.hit:
+            verdict.phase = _named(writes.read_text().splitlines()[-1])
         if not verdict.hit and verdict.code != 0:
             verdict.other.append(f"exit code {verdict.code}: {_tail(verdict.output)}")
         self._watch_launch_go(None, verdict)
@@ -199,13 +208,13 @@ class KillTrial:
             self._struck.add(cell)
         return True
 
-    def _wait(self, verdict: Verdict) -> str:
+    def _wait(self, verdict: Verdict, limit_s: float | None = None) -> str:
         """Wait for the driver to end; gives how it ended, in words."""
         self._running = False
         try:
-            ended: Ended = self.sweep.wait(DRIVER_ENDS_S)
+            ended: Ended = self.sweep.wait(limit_s)
         except subprocess.TimeoutExpired:
-            verdict.other.append(f"the driver did not end within {DRIVER_ENDS_S:g} s")
+            verdict.other.append("the driver did not end in time")
             return "it did not end"
         verdict.code, verdict.output = ended.code, ended.output
         return f"exit code {ended.code}: {_tail(ended.output)}"
@@ -234,7 +243,12 @@ class KillTrial:
         return {(each.pid, each.start) for each in [*supervisors, *servers]}
 
     def _watch_launch_go(
-        self, launch: set[tuple[int, int]] | None, verdict: Verdict, *, told: bool = True
+        self,
+        launch: set[tuple[int, int]] | None,
+        verdict: Verdict,
+        *,
+        told: bool = True,
+        limit_s: float = GONE_WITHIN_S,
     ) -> None:
         """How long something of a launch lives on.
 
@@ -243,10 +257,11 @@ class KillTrial:
                 too that begin only now.
             verdict: gets the time, or the processes that are still there when it is up.
             told: whether those are a problem.
+            limit_s: the time.
         """
         began = time.monotonic()
         gone_at: float | None = None
-        while (passed := time.monotonic() - began) < GONE_WITHIN_S:
+        while (passed := time.monotonic() - began) < limit_s:
             running = self._launch()
             if running if launch is None else running & launch:
                 gone_at = None
@@ -259,7 +274,7 @@ class KillTrial:
         left = self._launch() if launch is None else launch
         if told:
             verdict.processes += [
-                f"{GONE_WITHIN_S:g} s later there runs {each}"
+                f"{limit_s:g} s later there runs {each}"
                 for each in self.sweep.processes.alive()
                 if (each.pid, each.start) in left
             ]
@@ -273,6 +288,19 @@ class KillTrial:
         verdict.left += [f"left: TMPDIR/{name}" for name in sweep.temporary_left()]
         verdict.left += [f"left: /dev/shm/{name}" for name in sweep.processes.segments_left()]
         verdict.left += [f"left half written: {name}" for name in sweep.half_written()]
+
+
+def _named(write: str) -> str:
+    """What was about to be written, without what differs from sweep to sweep."""
+    what, _, path = write.partition(" ")
+    name = Path(path).name
+    if re.fullmatch(r"[0-9a-f]{16}|\d+", name):
+        name = "an attempt's folder"
+    return f"{what} {re.sub(r'^(vf-).*|[.][0-9a-f]{12}[.]tmp$', _kept, name)}"
+
+
+def _kept(found: re.Match[str]) -> str:
+    return f"{found[1]}..." if found[1] else ".tmp"
 
 
 def _tail(output: str, lines: int = 6) -> str:

@@ -92,3 +92,11 @@ PHASES: Mapping[str, Callable[[State], bool]] = {
     "tables": State.tables_due,
 }
 """The phases of a sweep in which it can be killed."""
+
+PHASES_OF_VLLM: Mapping[str, Callable[[State], bool]] = {
+    **PHASES,
+    # Most of a start on a CPU is three processes that import, one after another.
+    "configure": _between("(APIServer pid=", "(EngineCore pid="),
+    "load": _between("(EngineCore pid=", "KV cache size"),
+}
+"""The same on real vLLM for CPU, whose log has other marks."""

@@ -59,6 +59,16 @@ WORDS = (
     "grid.graphs=[true]",
     "grid.utilization=[0.9]",
 )
+WORDS_OF_VLLM = (
+    "demo-cpu",
+    "workload.repeats=1",
+    "grid.depth=[0,3]",
+    "grid.context=[8192,32768]",
+    "grid.graphs=[false]",
+    "grid.utilization=[0.9]",
+    "grid.exclude=[{graphs: true}, {depth: 0, context: 32768}]",
+)
+CELLS_OF_VLLM = 3  # two that work and one window that does not fit
 CELLS = 6  # three that work, and with a window of 65536 three that do not fit
 
 PYTHON = sys.executable
@@ -93,6 +103,7 @@ class SweepUnderTest:
         words: of the command `run`.
         program: what stands before `run` and `resume`.
         cells: how many cells it has.
+        limit_s: what it takes at most from a start to its end.
     """
 
     def __init__(
@@ -102,10 +113,12 @@ class SweepUnderTest:
         *,
         program: Sequence[str] = COMMAND,
         cells: int = CELLS,
+        limit_s: float = LIMIT_S,
     ) -> None:
         self.cwd = cwd
         self.folder = cwd / "s"
         self.cells = cells
+        self.limit_s = limit_s
         self._run = (*program, "run", *words, "--out", "s")
         self._resume = (*program, "resume", "s")
         # Short, because Ray's and vLLM's sockets lie in it.
@@ -141,7 +154,7 @@ class SweepUnderTest:
             )
         self._started = time.monotonic()
 
-    def wait(self, limit_s: float = LIMIT_S) -> Ended:
+    def wait(self, limit_s: float | None = None) -> Ended:
         """Wait for the driver to end.
 
         Raises:
@@ -149,22 +162,17 @@ class SweepUnderTest:
         """
         assert self.driver is not None
         try:
-            code = self.driver.wait(limit_s)
+            code = self.driver.wait(limit_s or self.limit_s)
         except subprocess.TimeoutExpired:
             self.driver.kill()
             raise
         text = (self.cwd / "output.txt").read_text(errors="replace")
         return Ended(code, text, time.monotonic() - self._started)
 
-    def complete(self, *, resume: bool) -> Ended:
-        """Start and wait."""
-        self.start(resume=resume)
-        return self.wait()
-
-    def wait_until(self, reached: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    def wait_until(self, reached: Callable[[], bool]) -> bool:
         """Look again and again, as fast as can be; False when the driver ended before."""
         assert self.driver is not None
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + self.limit_s
         while not reached():
             if self.driver.poll() is not None or time.monotonic() > deadline:
                 return False

@@ -35,6 +35,20 @@ def test_at_any_write(new_sweep: NewSweep, quick_card: Path, undisturbed: Path, 
     trial = KillTrial(new_sweep(quick_card, program=IN_ONE_PROCESS), undisturbed / "s")
     for _ in range(10):
         trial.strike_at_write(draw.randint(1, 70))
+    assert sum(verdict.hit for verdict in trial.verdicts) >= 9
+    trial.assert_all_is_well()
+
+
+def test_while_the_tables_are_written(
+    new_sweep: NewSweep, quick_card: Path, undisturbed: Path
+) -> None:
+    trial = KillTrial(new_sweep(quick_card, program=IN_ONE_PROCESS), undisturbed / "s")
+    number = len((undisturbed / "writes").read_text().splitlines()) - 20
+    hit = []
+    while (verdict := trial.strike_at_write(number)).hit:
+        hit.append(verdict.phase)
+        number = 12 + 4 * len(hit)  # nothing is left to launch from the second time on
+    assert {each.partition(" ")[2] for each in hit} >= {".trials.parquet.tmp", ".runs.parquet.tmp"}
     trial.assert_all_is_well()
 
 
