@@ -244,11 +244,18 @@ def _run(
     from vllm_frontier.store.paths import SweepPaths
     from vllm_frontier.sweep import run_sweep
 
-    console = _console(to_stderr=as_json)
+    console = _console(to_stderr=as_json, needs_reader=False)
     display = ProgressDisplay(console)
     try:
         with display.shown():
-            finished = run_sweep(composed.spec, composed.document, folder, display, signals=signals)
+            finished = run_sweep(
+                composed.spec,
+                composed.document,
+                folder,
+                display,
+                signals=signals,
+                allow_changed=allow_changed,
+            )
     except Interrupted as interrupted:
         began = SweepPaths(folder).sweep_yaml.exists()
         told = _go_on(folder) if began else "Nothing was launched."
@@ -274,16 +281,19 @@ def _go_on(folder: Path) -> str:
     return f"Go on with: {PROGRAM} resume {folder}"
 
 
-def _console(*, to_stderr: bool = False) -> Any:
+def _console(*, to_stderr: bool = False, needs_reader: bool = True) -> Any:
     from rich.console import Console
 
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
-            """A reader that has seen enough, such as `head`, is no error."""
+            """A reader that has seen enough, such as `head`, is no error, and ends no sweep."""
             self.quiet = True
             # Else the interpreter would flush into the broken pipe once more when it ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(EXIT_DONE)
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), (sys.stderr if to_stderr else sys.stdout).fileno()
+            )
+            if needs_reader:
+                raise SystemExit(EXIT_DONE)
 
     return Terminal(highlight=False, stderr=to_stderr)
 
