@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,17 @@ def test_a_watch_is_told_at_once_and_forgets_what_nobody_holds(
     assert watch.due is not None
     assert watch.due - time.monotonic() <= 0.02
     watch.look({os.getpid()})
-    assert watch.due is not None  # the other one is undecided
+    assert watch.due is not None  # the other one is undecided, and looked for again and again
+    waits = []
+    for _ in range(8):
+        watch.look({os.getpid()})
+        waits.append(watch.due - time.monotonic())
+    assert all(later > earlier - 0.05 for earlier, later in pairwise(waits))
+    assert waits[0] < 0.1
+    assert 0.9 < waits[-1] <= 1.0
+    assert watch.due is not None
+    watch.on_event()  # something else appeared
+    assert watch.due - time.monotonic() <= 0.1
     monkeypatch.setattr(segments, "_DECIDED_S", -1.0)
     watch.look({os.getpid()})
     assert watch.due is None

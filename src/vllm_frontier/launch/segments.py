@@ -31,6 +31,7 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 # Looks into the tree are this far apart, further while what appears is somebody else's.
 _APART_S = 0.02
+_NEW_APART_S = 0.1  # but no further than this when something new appears
 _AGAIN_S = 1.0
 _DECIDED_S = 3.0  # what nobody of the tree held for so long is somebody else's
 
@@ -172,7 +173,8 @@ class SegmentWatch:
         if self._fd is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._fd, 65536)
-            self._look_within(max(0.0, self._looked_at + self._apart_s - time.monotonic()))
+            apart_s = min(self._apart_s, _NEW_APART_S)
+            self._look_within(max(0.0, self._looked_at + apart_s - time.monotonic()))
 
     def look(self, pids: Collection[int], *, last: bool = False) -> None:
         """Decide about what appeared since; `last` before the tree is ended."""
@@ -186,11 +188,14 @@ class SegmentWatch:
         for each in ours:
             self._own.add(each)
             self._write(json.dumps(each._asdict()))
+        # The kernel tells of a file before its maker has it open: once is not enough.
         self._apart_s = _APART_S if ours else min(2 * self._apart_s, _AGAIN_S)
         self._undecided = {e: self._undecided.get(e, now) for e in new if e not in self._own}
         self._foreign |= {e for e, since in self._undecided.items() if now - since > _DECIDED_S}
         self.due = None
-        if self._fd is None or self._undecided.keys() - self._foreign:
+        if self._undecided.keys() - self._foreign:
+            self._look_within(self._apart_s)
+        elif self._fd is None:
             self._look_within(_AGAIN_S)
 
     def remove(self) -> None:
