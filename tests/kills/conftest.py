@@ -1,14 +1,12 @@
 """The same sweep, never killed: what every killed one must come to."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from in_one_process import WRITES_FILE
-from sweep_under_test import IN_ONE_PROCESS, WORDS, SweepUnderTest, write_card
-
-NewSweep = Callable[..., SweepUnderTest]
+from sweep_under_test import IN_ONE_PROCESS, WORDS, NewSweep, SweepUnderTest, write_card
 
 
 @pytest.fixture(scope="session")

@@ -227,3 +227,7 @@ class SweepUnderTest:
 
     def __exit__(self, *exception: object) -> None:
         self.end()
+
+
+NewSweep = Callable[..., SweepUnderTest]
+"""Makes a sweep on a card, with the options of `SweepUnderTest`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from marked_processes import MARK, MarkedProcesses
-from sweep_under_test import SweepUnderTest
+from sweep_under_test import NewSweep
 from table_comparison import differences
 
 
@@ -70,7 +70,7 @@ def test_what_a_kill_leaves_behind_is_no_difference(copy: Path, undisturbed: Pat
 
 
 def test_a_cell_that_is_launched_again_is_told(
-    new_sweep: Callable[..., SweepUnderTest], quick_card: Path, undisturbed: Path
+    new_sweep: NewSweep, quick_card: Path, undisturbed: Path
 ) -> None:
     sweep = new_sweep(quick_card)
     shutil.copytree(undisturbed / "s", sweep.folder)

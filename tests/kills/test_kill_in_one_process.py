@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import NewSweep
 from kill_trial import Kill, KillTrial
-from sweep_under_test import IN_ONE_PROCESS
+from sweep_under_test import IN_ONE_PROCESS, NewSweep
 
 SEED = 20
 WHOLE = ("driver",)

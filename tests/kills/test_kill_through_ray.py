@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import NewSweep
 from kill_trial import Kill, KillTrial
+from sweep_under_test import NewSweep
 
 pytestmark = pytest.mark.timeout(240)
 
