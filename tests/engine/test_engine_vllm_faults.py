@@ -27,6 +27,7 @@ from real_attempt import (
 )
 
 from vllm_frontier.grid import Cell
+from vllm_frontier.launch import process as launches
 from vllm_frontier.outcome import FailureClass, Phase
 from vllm_frontier.spec import ModelSpec, WorkloadSpec
 from vllm_frontier.trial import Progress
@@ -182,7 +183,10 @@ def test_a_server_told_to_stop_in_a_request(tmp_path: Path) -> None:
     assert (finished.row["exit_code"], finished.row["signal"]) in ((0, None), (None, None))
 
 
-def test_a_server_that_stands_still_in_a_request(tmp_path: Path) -> None:
+def test_a_server_that_stands_still_in_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "STOPPED_S", 60.0)  # the request's limit is to be first
     strike = Strike(API_SERVER, signal.SIGSTOP)
     spec = sweep(MODEL, workload=WORKLOAD)
     finished = attempt(spec, CELL, tmp_path, step=strike.while_a_task_is_answered)

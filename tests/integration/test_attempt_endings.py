@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from simulated_launch import card_file
 
 from vllm_frontier.engine.simulated.engine import simulated_card_spec
 from vllm_frontier.grid import Cell, Grid
+from vllm_frontier.launch.processes import descendants, process_table
 from vllm_frontier.outcome import FailureClass, Outcome, Phase, SpecState, Status
 from vllm_frontier.spec import (
     CardSpec,
@@ -30,7 +32,7 @@ from vllm_frontier.spec import (
     SweepSpec,
     WorkloadSpec,
 )
-from vllm_frontier.trial import AttemptRequest, run_attempt
+from vllm_frontier.trial import AttemptRequest, Progress, run_attempt
 
 CELL = Cell(2, 8192, True, 0.9)
 WORKLOAD = WorkloadSpec(tasks=("edit", "prose"), repeats=1, warmups=0)
@@ -58,6 +60,42 @@ def attempt(spec: SweepSpec, folder: Path, cell: Cell = CELL) -> Outcome:
         except StopIteration as ended:
             outcome: Outcome = ended.value
             return outcome
+
+
+@pytest.mark.parametrize("moment", [Progress(Phase.LOAD), Progress(Phase.MEASURE, "prefill 1")])
+@pytest.mark.parametrize("role", [0, 1, 2], ids=["api-server", "engine-core", "worker"])
+def test_a_process_that_is_stopped_ends_the_attempt(
+    role: int, moment: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vllm_frontier.launch.process.STOPPED_S", 1.0)
+    card = card_file(tmp_path, time={"load_s": 20, "scale": 0.05})
+    log = tmp_path / "server.log"
+    request = AttemptRequest(sweep(card), CELL, "0" * 16, 1, log, dict(os.environ))
+    steps, stopped = run_attempt(request), None
+    try:
+        while True:
+            progress = next(steps)
+            if progress.launch is not None:
+                supervisor = progress.launch["supervisor"]["pid"]
+            if progress == moment and stopped is None:
+                # The API server forked EngineCore, and that one the worker.
+                tree = sorted(each.pid for each in descendants(supervisor, process_table()))
+                stopped, stopped_at = tree[role], time.monotonic()
+                os.kill(stopped, signal.SIGSTOP)
+    except StopIteration as ended:
+        outcome: Outcome = ended.value
+    assert outcome.failure is not None
+    if moment.phase is Phase.MEASURE:
+        assert outcome.failure.failure_class is FailureClass.REQUEST_TIMEOUT
+        assert (outcome.failure.phase, outcome.started) == (Phase.MEASURE, True)
+    else:  # its children work on until they need it
+        assert outcome.failure.failure_class is FailureClass.STARTUP_TIMEOUT
+        assert not outcome.started
+    assert f"process {stopped} (" in outcome.failure.evidence
+    assert "was stopped for 1 s" in outcome.failure.evidence
+    assert 0.9 < time.monotonic() - stopped_at < 8.0
+    assert (outcome.exit_code, outcome.signal) == (None, None)
+    assert not any(each in process_table() for each in tree)
 
 
 def faulty(folder: Path, at: str, kind: str, **workload: Any) -> Outcome:

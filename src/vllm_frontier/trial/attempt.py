@@ -291,7 +291,8 @@ class _Attempt:
         reading = self._read_log(ended)
         self._keep_facts(reading.facts)
         if launch.stopped is not None:
-            # It would have kept us waiting until the limit.
+            # It would have kept us waiting until the limit, and did not end by itself.
+            self.exit = None
             late = FailureClass.REQUEST_TIMEOUT if self.started else FailureClass.STARTUP_TIMEOUT
             self._fail(late, launch.stopped)
         elif reading.failure is not None:
