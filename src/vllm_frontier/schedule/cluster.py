@@ -12,6 +12,7 @@ import psutil
 import ray
 
 from vllm_frontier.errors import EngineError, Interrupted
+from vllm_frontier.launch.abandoned import kill_children
 from vllm_frontier.launch.folders import owned_folder, remove_tmp
 from vllm_frontier.launch.leftovers import ProcessId
 from vllm_frontier.launch.processes import kill_process
@@ -83,8 +84,9 @@ def start_ray(plan: Plan, scratch: Path) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.cards)
     try:
         _start_own_cluster(plan, scratch, quiet)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # noqa: BLE001 - Ray raises just that when its raylet is gone
+        kill_children()  # what did start
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise EngineError(f"Ray does not start on this machine: {reason}") from None
 
 
