@@ -192,7 +192,7 @@ class KillTrial:
 
     def _met(self, planned: Kill, victims: list[Process]) -> bool:
         """Whether the phase is there, and who plays the roles."""
-        state = State.of(self.sweep.folder, self.sweep.cells)
+        state = State.of(self.sweep.folder, self.sweep.cells, self.sweep.earlier)
         if not self._phases[planned.phase](state):
             return False
         cell = state.attempt.parent.name if state.attempt is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,11 @@ class State:
     outcomes: int
 
     @classmethod
-    def of(cls, folder: Path, cells: int) -> State:
-        """Look at the folder."""
+    def of(cls, folder: Path, cells: int, earlier: Container[Path] = ()) -> State:
+        """Look at the folder; `earlier` attempts were there when the driver was started."""
         attempts = [*folder.glob("attempts/*/*")]
         open_ones = [each for each in attempts if not (each / "outcome.json").exists()]
-        latest = max(open_ones, key=_made, default=None)
-        if latest is not None and any(
-            _made(each) > _made(latest) for each in attempts if each not in open_ones
-        ):
-            latest = None  # it was interrupted earlier, and another one has ended since
+        latest = max((each for each in open_ones if each not in earlier), key=_made, default=None)
         log = ""
         if latest is not None and (latest / "server.log").exists():
             log = (latest / "server.log").read_text(errors="replace")

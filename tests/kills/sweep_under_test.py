@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -75,6 +76,9 @@ PYTHON = sys.executable
 COMMAND = (PYTHON, "-m", "vllm_frontier")
 IN_ONE_PROCESS = (PYTHON, str(Path(__file__).with_name("in_one_process.py")))
 LIMIT_S = 120.0
+# The cache of compiled code is kept on purpose. Eight characters are the file with which Python's
+# tempfile tries out the folder, in the instant before it removes it.
+KEPT = re.compile(r"torchinductor_\d+|[a-z0-9_]{8}")
 POLL_S = 0.001
 
 
@@ -133,6 +137,7 @@ class SweepUnderTest:
             "SPT_NOENV": "1",  # a process that sets its title keeps the mark readable
             "COLUMNS": "200",
         }
+        self.earlier: set[Path] = set()  # attempts that were there before the last start
         self._started = 0.0
         self.driver: subprocess.Popen[str] | None = None
 
@@ -142,6 +147,7 @@ class SweepUnderTest:
         A folder that is no sweep yet cannot be resumed, and is run again.
         """
         resume = resume and (self.folder / "sweep.yaml").exists()
+        self.earlier = set(self.folder.glob("attempts/*/*"))
         output = self.cwd / "output.txt"
         with output.open("w") as file:
             self.driver = subprocess.Popen(
@@ -203,8 +209,8 @@ class SweepUnderTest:
         ]
 
     def temporary_left(self) -> list[str]:
-        """What lies in the folder for temporary files."""
-        return sorted(path.name for path in self.tmp.iterdir())
+        """What lies in the folder for temporary files, `KEPT` left out."""
+        return sorted(path.name for path in self.tmp.iterdir() if not KEPT.fullmatch(path.name))
 
     def half_written(self) -> list[str]:
         """Temporary files in the sweep's own folder."""
