@@ -88,12 +88,17 @@ def end_leftovers(
         if time.monotonic() > deadline:
             break
         if new:
+            processes.freeze(lambda: _but(supervisor, find_leftovers(supervisor, server)))
             shared |= segments.segments_of(new, _created_for(supervisor, tmp))
         # The supervisor goes last: without it there is one sign less of who belongs to it.
         killer.kill([pid for pid in left if pid != supervisor.pid] or left)
         time.sleep(_POLL_S)
     segments.remove_segments(shared)
     return len(seen - set(left))
+
+
+def _but(supervisor: ProcessId, pids: list[int]) -> list[int]:
+    return [pid for pid in pids if pid != supervisor.pid]
 
 
 def _surely_left(supervisor: ProcessId, server: ProcessId | None, *, again: bool) -> list[int]:

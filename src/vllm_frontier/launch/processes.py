@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 TAG = "FRONTIER_LAUNCH"
@@ -18,6 +19,8 @@ TAG = "FRONTIER_LAUNCH"
 # which takes the kernel a while when they hold gigabytes.
 TRACKER_GRACE_S = 0.5
 TRACKER_LONGEST_S = 5.0
+
+FREEZE_LONGEST_S = 0.1
 
 
 class Process(NamedTuple):
@@ -131,6 +134,33 @@ def is_resource_tracker(pid: int) -> bool:
     It ends by itself once its users are gone, and removes what they left in `/dev/shm`.
     """
     return b"multiprocessing.resource_tracker" in (read_proc(f"/proc/{pid}/cmdline") or b"")
+
+
+def freeze(find: Callable[[], Iterable[int]]) -> None:
+    """Stop processes, so that none makes anything between the last look at it and its end.
+
+    Resource trackers go on. What does not stop soon, in the middle of a call, is left at that.
+
+    Args:
+        find: the pids, asked for until all of them are stopped: some may just have been forked.
+    """
+    deadline = time.monotonic() + FREEZE_LONGEST_S
+    while time.monotonic() < deadline:
+        found = [read_process(pid) for pid in find()]
+        moving = [
+            each.pid
+            for each in found
+            if each is not None
+            and each.alive
+            and each.state not in "Tt"
+            and not is_resource_tracker(each.pid)
+        ]
+        if not moving:
+            return
+        for pid in moving:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.001)
 
 
 class Killer:

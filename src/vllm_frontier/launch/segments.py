@@ -30,7 +30,7 @@ _CREATED = 0x100 | 0x80  # IN_CREATE, IN_MOVED_TO
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 # Looks into the tree are this far apart, further while what appears is somebody else's.
-_APART_S = 0.02
+_APART_S = 0.004
 _NEW_APART_S = 0.1  # but no further than this when something new appears
 _AGAIN_S = 1.0
 _DECIDED_S = 3.0  # what nobody of the tree held for so long is somebody else's

@@ -55,6 +55,7 @@ from vllm_frontier.launch.processes import (
     Process,
     StoppedWatch,
     descendants,
+    freeze,
     is_alive,
     kill_process,
     name_of,
@@ -349,10 +350,15 @@ class Supervisor:
                 return
             if not looked:
                 looked = True
+                freeze(self._tree)
+                left = descendants(os.getpid(), process_table())
                 self._segments.look({process.pid for process in left}, last=True)
             killer.kill([process.pid for process in left if process.alive])
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
+
+    def _tree(self) -> list[int]:
+        return [process.pid for process in descendants(os.getpid(), process_table())]
 
     def _report_end(self, event: str) -> None:
         if self._wait_status is None:
