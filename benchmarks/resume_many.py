@@ -101,10 +101,11 @@ def write(composed: Composed, folder: Path, attempts: int) -> None:
 
 def decide(store: SweepStore, spec: SweepSpec) -> None:
     """What `resume` does to know what is left."""
-    if store.set_aside_damaged():
+    attempts, damaged = store.take_stock()
+    if damaged:
         raise SystemExit("what was just written is damaged")
     search = create_search(spec.grid.cells(), spec.search, spec.schedule)
-    for record in store.outcomes():
+    for record in attempts:
         search.tell(record.cell, record.status)
     search.ask()
 
@@ -124,9 +125,8 @@ def measure(composed: Composed, folder: Path) -> dict[str, float]:
     spec, identity = composed.spec, identify(composed.spec, VERSION)
     with SweepStore.create_or_open(folder, composed.document, identity)[0] as store:
         calls: dict[str, Callable[[], object]] = {
-            "check all files": store.set_aside_damaged,
-            "read all outcomes": store.outcomes,
-            "both, and ask the search": lambda: decide(store, spec),
+            "check and read all files": store.take_stock,
+            "that, and ask the search": lambda: decide(store, spec),
             "make all tables": lambda: make_tables(store, spec),
         }
         found = {name: min(_seconds(call) for _ in range(3)) for name, call in calls.items()}

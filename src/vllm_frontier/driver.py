@@ -92,11 +92,12 @@ class Driver:
 
         Files that are damaged are set aside first, and their cells run again.
         """
-        for damage in self._store.set_aside_damaged():
+        attempts, damaged = self._store.take_stock()
+        for damage in damaged:
             self._display.warn(f"{damage}; its cell runs again")
         if self._store.changed is not None:
             self._display.warn(f"Not the sweep that was begun here: {self._store.changed}")
-        for record in self._store.outcomes():
+        for record in attempts:
             if record.status is Status.INTERRUPTED:
                 self._clean_up(
                     record.cell, self._store.paths.attempt(record.cell_id, record.attempt)

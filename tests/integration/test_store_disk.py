@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_can_be_read(
         result["same"] = state() == before
         thaw()
         with opened() as store:
-            result["found"] = len(store.set_aside_damaged())
+            result["found"] = len(store.take_stock()[1])
         """,
         mounts=mounts,
     )
@@ -260,7 +260,7 @@ def test_a_disk_that_becomes_read_only_while_it_is_written_is_told(tmp_path: Pat
             line(begin, store, cells[2]),
             line(end, store, attempt, cells[0]),
             line(store.compact),
-            line(store.set_aside_damaged),
+            line(store.take_stock),
             line(store.close),
         ]
         result["same"] = state() == before
@@ -297,7 +297,7 @@ def test_a_folder_that_is_removed_is_told_and_does_not_come_back(tmp_path: Path)
             line(end, store, open_one, cells[1]),
             line(store.write_log, open_one, b"x"),
             line(store.compact),
-            line(store.set_aside_damaged),
+            line(store.take_stock),
         ]
         result["read"] = [line(reader.outcomes), line(reader.tables), line(store.outcomes)]
         result["open"] = line(SweepStore.open, root)

@@ -156,7 +156,7 @@ def test_an_attempt_killed_at_any_step_is_whole_or_interrupted(tmp_path: Path) -
         assert statuses in ([], [Status.INTERRUPTED], [Status.MEASURED])
         seen.append(statuses)
         with SweepStore.create_or_open(root, COMPOSED.document, IDENTITY)[0] as store:
-            assert store.set_aside_damaged() == []
+            assert store.take_stock()[1] == []
             assert [record.status for record in store.outcomes()] == statuses
             assert not [path for path in root.rglob("*") if atomic.is_temporary(path)]
             store.compact()

@@ -116,7 +116,7 @@ def test_whatever_is_damaged_the_attempt_counts_as_interrupted(
     assert name in evidence or problem is None
     assert contents(store.paths.root) == before
 
-    found = store.set_aside_damaged()
+    found = store.take_stock()[1]
     if problem is None:
         assert {each.path.name for each in found} == {"trial.parquet", "runs.parquet"}
     else:
@@ -137,7 +137,7 @@ def test_whatever_is_damaged_the_attempt_counts_as_interrupted(
     assert not attempt.outcome_json.exists()
 
     # Told once; interrupted for ever.
-    assert store.set_aside_damaged() == []
+    assert store.take_stock()[1] == []
     statuses = {record.cell: record.status for record in store.outcomes()}
     assert statuses == {CELL: Status.INTERRUPTED, OTHER: Status.INFEASIBLE}
     (evidence,) = store.tables()[0].filter(status="interrupted")["evidence"]
@@ -163,7 +163,7 @@ def test_an_open_attempt_that_is_broken_is_told_and_its_number_not_used_again(
 ) -> None:
     attempt = launch(store, CELL)
     truncate(attempt.attempt_json)
-    (told,) = store.set_aside_damaged()
+    (told,) = store.take_stock()[1]
     assert str(told) == (
         f"{attempt.attempt_json} is no JSON; it is kept as attempt.json.damaged; "
         "the attempt counts as interrupted"
@@ -177,7 +177,7 @@ def test_a_second_time_is_kept_beside_the_first(store: SweepStore) -> None:
     kept = []
     for content in ("one", "two", "three"):
         attempt.attempt_json.write_text(content)
-        (told,) = store.set_aside_damaged()
+        (told,) = store.take_stock()[1]
         assert told.kept is not None
         kept.append((told.kept.name, told.kept.read_text()))
     assert kept == [
@@ -191,7 +191,7 @@ def test_both_tables_are_told_each_in_its_line(store: SweepStore) -> None:
     attempt = finish(store, CELL, GOOD)
     flip(attempt.trial_parquet)
     attempt.runs_parquet.unlink()
-    assert [str(each).split(f"{attempt.root}/")[1] for each in store.set_aside_damaged()] == [
+    assert [str(each).split(f"{attempt.root}/")[1] for each in store.take_stock()[1]] == [
         "trial.parquet is not as outcome.json says; it is kept as trial.parquet.damaged; "
         "the attempt counts as interrupted",
         "runs.parquet is missing; the attempt counts as interrupted",
@@ -213,10 +213,10 @@ def test_a_crash_while_setting_aside_leaves_the_damage_to_be_found(
 
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(StoreError, match="No space left on device"):
-        store.set_aside_damaged()
+        store.take_stock()[1]
     assert seen == ["runs.parquet", "outcome.json"]
     monkeypatch.undo()
-    (told,) = store.set_aside_damaged()
+    (told,) = store.take_stock()[1]
     assert told.problem == "is missing"
     assert [record.status for record in store.outcomes()] == [Status.INTERRUPTED]
 
@@ -225,7 +225,7 @@ def test_a_later_version_is_told_and_not_set_aside(store: SweepStore) -> None:
     attempt = finish(store, CELL, GOOD)
     change(schema_version=2)(attempt.outcome_json)
     with pytest.raises(StoreError, match="has schema version 2"):
-        store.set_aside_damaged()
+        store.take_stock()[1]
     assert attempt.outcome_json.is_file()
 
 
@@ -253,7 +253,7 @@ def test_any_bit_and_any_cut(
         path.write_bytes(content)
         if path.suffix == ".json" and b'"schema_version": 1,' not in content and not cut:
             return  # the version itself became another one
-        told = store.set_aside_damaged()
+        told = store.take_stock()[1]
         statuses = [record.status for record in store.outcomes()]
         if name.endswith(".parquet"):
             assert [each.path for each in told] == [path]
@@ -292,7 +292,7 @@ def test_every_file_is_read_once_to_decide_what_is_left(
         "runs.parquet": 50,
     }
     reads.clear()
-    store.set_aside_damaged()
+    store.take_stock()[1]
     assert len(reads) == 202
 
 
@@ -300,7 +300,7 @@ def test_ten_thousand_attempts_are_checked_and_read_in_three_seconds(store: Swee
     many(store, 10_000)
     # Processor time, so that other load on the machine does not count.
     began = time.process_time()
-    assert store.set_aside_damaged() == []
+    assert store.take_stock()[1] == []
     found = store.outcomes()
     elapsed = time.process_time() - began
     assert len(found) == 10_000

@@ -204,28 +204,31 @@ class SweepStore:
         with _told(self.paths.root):
             atomic.write_bytes(attempt.server_log, log)
 
-    def set_aside_damaged(self) -> list[Damage]:
-        """Rename files that are not as they were written, and so run their cells again.
+    def take_stock(self) -> tuple[list[RecordedOutcome], list[Damage]]:
+        """For the writer: `outcomes`, after files that are not as they were written were renamed.
 
-        For the writer, before `outcomes`: an attempt with a damaged file counts as interrupted
-        for everybody, and from now on for ever, whatever becomes of the file. Nothing is
-        deleted.
+        An attempt with a damaged file counts as interrupted for everybody, and from now on for
+        ever, whatever becomes of the file. Nothing is deleted.
 
         Returns:
-            What was found, each to be told in a line.
+            The attempts, and what is damaged, each to be told in a line.
 
         Raises:
             StoreError: the folder cannot be read or written, or a later version of this program
                 wrote an attempt.
         """
+        stock: list[RecordedOutcome] = []
         told: list[Damage] = []
         with _told(self.paths.root):
             for each in self.paths.existing_attempts():
-                _, found = records.examine(each)
+                record, found = records.examine(each)
                 if found:
                     told += damage.set_aside(each, found)
+                    record, _ = records.examine(each)
+                if record is not None:
+                    stock.append(record)
         _refuse_gone(self.paths)
-        return told
+        return stock, told
 
     def outcomes(self) -> list[RecordedOutcome]:
         """Every attempt that was launched, by cell and number.
