@@ -33,7 +33,7 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _APART_S = 0.004
 _NEW_APART_S = 0.1  # but no further than this when something new appears
 _AGAIN_S = 1.0
-_DECIDED_S = 3.0  # what nobody of the tree held for so long is somebody else's
+_DECIDED_S = 1.0  # what nobody of the tree held for so long is somebody else's
 
 
 class Segment(NamedTuple):
@@ -189,7 +189,7 @@ class SegmentWatch:
             self._own.add(each)
             self._write(json.dumps(each._asdict()))
         # The kernel tells of a file before its maker has it open: once is not enough.
-        self._apart_s = _APART_S if ours else min(2 * self._apart_s, _AGAIN_S)
+        self._apart_s = _APART_S if ours else min(4 * self._apart_s, _AGAIN_S)
         self._undecided = {e: self._undecided.get(e, now) for e in new if e not in self._own}
         self._foreign |= {e for e, since in self._undecided.items() if now - since > _DECIDED_S}
         self.due = None
