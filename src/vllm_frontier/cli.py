@@ -21,7 +21,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from vllm_frontier import __version__
 from vllm_frontier.errors import ConfigError, FrontierError, Interrupted
-from vllm_frontier.launch.abandoned import kill_children
+from vllm_frontier.launch.family import kill_family
 from vllm_frontier.signals import EXIT_INTERRUPTED, Signals
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def cli() -> None:
 @_json
 def run(words: tuple[str, ...], out: Path | None, allow_changed: bool, as_json: bool) -> int:
     """Launch a sweep; on the folder of the same sweep, go on with it."""
-    with Signals(at_leave=kill_children) as signals:
+    with Signals(at_leave=kill_family) as signals:
         composed = _compose(words)
         folder = out or Path("outputs") / composed.spec.name
         return _run(composed, folder, as_json, allow_changed, signals)
@@ -77,7 +77,7 @@ def resume(folder: Path, allow_changed: bool, as_json: bool) -> int:
     from vllm_frontier.config import Composed, spec_from_document
     from vllm_frontier.store.sweep_store import SweepStore
 
-    with Signals(at_leave=kill_children) as signals:
+    with Signals(at_leave=kill_family) as signals:
         document = dict(SweepStore.open(folder).config)
         composed = Composed(spec_from_document(document), document)
         return _run(composed, folder, as_json, allow_changed, signals)
@@ -284,18 +284,18 @@ def _go_on(folder: Path) -> str:
 def _console(*, to_stderr: bool = False, needs_reader: bool = True) -> Any:
     from rich.console import Console
 
+    stream = sys.stderr if to_stderr else sys.stdout
+
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
             """A reader that has seen enough, such as `head`, is no error, and ends no sweep."""
             self.quiet = True
             # Else the interpreter would flush into the broken pipe once more when it ends.
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), (sys.stderr if to_stderr else sys.stdout).fileno()
-            )
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             if needs_reader:
                 raise SystemExit(EXIT_DONE)
 
-    return Terminal(highlight=False, stderr=to_stderr)
+    return Terminal(highlight=False, file=stream)
 
 
 def _print_json(document: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,13 +18,16 @@ from vllm_frontier.contention import MemoryState, read_state
 from vllm_frontier.engine.log import last_lines
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch.leftovers import ProcessId, end_leftovers, remove_tmp
+from vllm_frontier.launch.folders import remove_tmp_of
+from vllm_frontier.launch.leftovers import end_leftovers
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.launch.secrets import conceal, conceal_in_file, secret_values
 from vllm_frontier.outcome import Outcome, Status
 from vllm_frontier.search import Search
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import records, rows
 from vllm_frontier.store.paths import AttemptPaths
+from vllm_frontier.store.records import RecordedOutcome
 from vllm_frontier.store.sweep_store import SweepStore
 from vllm_frontier.trial import Progress
 from vllm_frontier.trial.plan import OpenAttempt
@@ -97,7 +101,7 @@ class Driver:
             self._display.warn(f"{damage}; its cell runs again")
         if self._store.changed is not None:
             self._display.warn(f"Not the sweep that was begun here: {self._store.changed}")
-        for record in attempts:
+        for record in sorted(attempts, key=_began):
             if record.status is Status.INTERRUPTED:
                 self._clean_up(
                     record.cell, self._store.paths.attempt(record.cell_id, record.attempt)
@@ -206,11 +210,12 @@ class Driver:
             The secrets of that launch, as far as this process knows them.
         """
         launch = records.read_launch(paths)
-        supervisor = launch.get("supervisor") or {}
-        if supervisor.get("host") == os.uname().nodename:
-            end_leftovers(ProcessId(supervisor["pid"], supervisor["start_time"]), None)
-            if launch.get("tmp"):
-                remove_tmp(Path(launch["tmp"]))
+        supervisor, worker = (_process_here(launch.get(who)) for who in ("supervisor", "worker"))
+        tmp = Path(launch["tmp"]) if isinstance(launch.get("tmp"), str) else None
+        if supervisor is not None:
+            end_leftovers(supervisor, None, tmp=tmp)
+        if worker is not None and tmp is not None:
+            remove_tmp_of(worker, tmp)
         plan = self._engine.plan_launch(cell, port=0, served_name="", cards=())
         given = {name: value for name, value in plan.env.items() if value is not None}
         secrets = secret_values({**self.environment, **given}, plan.argv)
@@ -223,6 +228,19 @@ class Driver:
         known = self._statuses.get(cell)
         if known is None or not known.is_final or status.is_final:
             self._statuses[cell] = status
+
+
+def _began(record: RecordedOutcome) -> float:
+    started_at = record.row.get("started_at")
+    return started_at.timestamp() if isinstance(started_at, datetime) else 0.0
+
+
+def _process_here(told: Any) -> ProcessId | None:
+    """A process of this machine as `attempt.json` tells it; None where it does not."""
+    match told:
+        case {"pid": int(pid), "start_time": str(start_time), "host": str(host)}:
+            return ProcessId(pid, start_time) if host == os.uname().nodename else None
+    return None
 
 
 def _named(cards: tuple[str, ...]) -> str:

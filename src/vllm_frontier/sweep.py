@@ -21,9 +21,8 @@ from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError, StoreError
 from vllm_frontier.grid import Cell
 from vllm_frontier.identity import identify
-from vllm_frontier.launch.abandoned import end_abandoned, mark_children
 from vllm_frontier.launch.folders import remove_abandoned
-from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import Status
 from vllm_frontier.search import Search, create_search
 from vllm_frontier.signals import Signals
@@ -60,7 +59,6 @@ class Finished:
 def with_ray(search: Search, plan: Plan, listener: Listener) -> None:
     """Run a search under Ray Tune; see `trial.plan.Schedule`."""
     ray_settings.apply(own_cluster=plan.spec.schedule.address is None)
-    mark_children()
     from vllm_frontier import schedule
 
     schedule.run(search, plan, listener)
@@ -103,10 +101,9 @@ def run_sweep(
         folder, document, identity, allow_changed=allow_changed
     )
     with store:
-        end_abandoned()
-        remove_abandoned()
         driver = Driver(spec, identity, version, store, display)
         driver.tell_earlier(search)
+        remove_abandoned()
         display.began(
             planned=len(cells),
             done=driver.done(cells),

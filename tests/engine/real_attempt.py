@@ -18,8 +18,9 @@ from typing import Any
 import vllm_frontier
 from vllm_frontier.grid import Cell, Grid
 from vllm_frontier.identity import identify
-from vllm_frontier.launch import supervisor as processes
-from vllm_frontier.launch.leftovers import ProcessId, find_leftovers
+from vllm_frontier.launch import processes
+from vllm_frontier.launch.leftovers import find_leftovers
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import FailureClass, Outcome, Phase
 from vllm_frontier.spec import (
     CardSpec,

@@ -27,7 +27,7 @@ from real_attempt import (
 )
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch import process as launches
+from vllm_frontier.launch import launch as launches
 from vllm_frontier.outcome import FailureClass, Phase
 from vllm_frontier.spec import ModelSpec, WorkloadSpec
 from vllm_frontier.trial import Progress

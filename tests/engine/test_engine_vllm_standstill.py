@@ -17,7 +17,7 @@ from real_attempt import DEMO, WORKER, Live, assert_row, attempt, slow_to_load, 
 
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch import process as launches
+from vllm_frontier.launch import launch as launches
 from vllm_frontier.launch.ports import free_port
 from vllm_frontier.measure.reply import RequestFailure, StreamReader
 from vllm_frontier.outcome import FailureClass, Phase
@@ -141,8 +141,8 @@ def other(tmp_path: Path) -> Iterator[int]:
             time.sleep(0.2)
         yield port
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        server.terminate()  # in good order: nobody would remove its shared memory
+        server.wait(60)
 
 
 def _healthy(port: int) -> bool:

@@ -67,7 +67,7 @@ def attempt(spec: SweepSpec, folder: Path, cell: Cell = CELL) -> Outcome:
 def test_a_process_that_is_stopped_ends_the_attempt(
     role: int, moment: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vllm_frontier.launch.process.STOPPED_S", 1.0)
+    monkeypatch.setattr("vllm_frontier.launch.launch.STOPPED_S", 1.0)
     card = card_file(tmp_path, time={"load_s": 20, "scale": 0.05})
     log = tmp_path / "server.log"
     request = AttemptRequest(sweep(card), CELL, "0" * 16, 1, log, dict(os.environ))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_frontier.launch import process as launches
-from vllm_frontier.launch.process import ExitStatus, Launch
+from vllm_frontier.launch import launch as launches
+from vllm_frontier.launch.launch import ExitStatus, Launch
 from vllm_frontier.launch.processes import read_process
 
 LIMIT_S = 0.8

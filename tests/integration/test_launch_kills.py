@@ -13,20 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from vllm_frontier.launch.leftovers import (
-    ProcessId,
-    end_leftovers,
-    remove_abandoned,
-    remove_tmp,
-)
-from vllm_frontier.launch.processes import process_table, read_proc
+from vllm_frontier.launch.folders import remove_abandoned, remove_tmp
+from vllm_frontier.launch.leftovers import end_leftovers
+from vllm_frontier.launch.processes import ProcessId, process_table, read_proc
 
 SHM = Path("/dev/shm")
 MARK = "VF_TEST_OF_KILLS"
 GONE_S = 2.0
 
 # Four processes in three sessions, deaf to SIGTERM; each has shared memory that no tracker
-# knows, and leaves what OpenMP leaves.
+# knows.
 SERVER = """
 import mmap, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -38,7 +34,6 @@ def stay(role):
     kept = mmap.mmap(fd, 4096)
     if role != "main":
         os.close(fd)
-    os.close(os.open(f"/dev/shm/__KMP_REGISTERED_LIB_{os.getpid()}_0", os.O_RDWR | os.O_CREAT))
     os.write(book, f"{role} {os.getpid()}\\n".encode())
     time.sleep(600)
 if os.fork() == 0:
@@ -59,8 +54,9 @@ ROLES = 4
 DRIVER = """
 import os, socket, sys
 from pathlib import Path
-from vllm_frontier.launch.leftovers import ProcessId, private_tmp
-from vllm_frontier.launch.process import Launch
+from vllm_frontier.launch.folders import private_tmp
+from vllm_frontier.launch.processes import ProcessId
+from vllm_frontier.launch.launch import Launch
 def tell(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 folder, server, stop_s = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -152,14 +148,7 @@ class Driver:
         return self.processes() - {self.process.pid}
 
     def segments(self) -> list[str]:
-        lines = (
-            (self.folder / "book").read_text().split() if (self.folder / "book").exists() else []
-        )
-        openmp = [f"__KMP_REGISTERED_LIB_{pid}_0" for pid in lines[1::2]]
-        return sorted(
-            [path.name for path in SHM.glob(f"psm_{self.mark}_*")]
-            + [name for name in openmp if (SHM / name).exists()]
-        )
+        return sorted(path.name for path in SHM.glob(f"psm_{self.mark}_*"))
 
     def assert_nothing_left(self, *, segments: bool = True) -> None:
         until(lambda: not self.of_launch() and not self.tmp.exists(), GONE_S)
@@ -277,7 +266,7 @@ def test_driver_and_supervisor_killed_together(
     if point == "serving":
         rest = {driver.pid(role) for role in ("child", "session", "orphan")}
         until(lambda: driver.of_launch() == rest, GONE_S)
-        assert len(driver.segments()) == 2 * ROLES
+        assert len(driver.segments()) == ROLES
         assert driver.tmp not in remove_abandoned()  # somebody works in it
     end_leftovers(driver.supervisor, None, tmp=driver.tmp)  # as the next start does
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vllm_frontier.launch.process import ExitStatus, Launch, ProcessId
+from vllm_frontier.launch.launch import ExitStatus, Launch
+from vllm_frontier.launch.processes import ProcessId
 
 LOG = "server.log"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from vllm_frontier.launch.launch import ExitStatus, Launch
 from vllm_frontier.launch.leftovers import end_leftovers, find_leftovers
-from vllm_frontier.launch.process import ExitStatus, Launch, ProcessId
-from vllm_frontier.launch.supervisor import process_table
+from vllm_frontier.launch.processes import ProcessId, process_table
 
 # A server that does everything to outlive its supervisor: it ignores SIGTERM, and has a child,
 # a child in a session of its own, and an orphan in a session of its own.
@@ -41,7 +41,7 @@ ROLES = {"main", "child", "session", "orphan"}
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from vllm_frontier.launch.process import Launch
+from vllm_frontier.launch.launch import Launch
 folder, server, forks = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "forks"
 launch = Launch.prepare([sys.executable, "-c", server, str(folder / "book")],
                         env=dict(os.environ), log=folder / "server.log", cwd=folder)
@@ -179,31 +179,54 @@ def test_leftovers_with_a_supervisor_that_still_runs(tmp_path: Path) -> None:
     launch.stop(1)
 
 
-def test_a_group_is_ended_only_when_it_can_be_no_other(tmp_path: Path) -> None:
+def test_a_group_without_its_leader_is_nobody_s(tmp_path: Path) -> None:
+    """Its number may have been given to another since: a clean environment proves nothing."""
     nobody = ProcessId(2**22 - 1, "none/0")
-    # A group whose leader is gone and whose members never saw the mark.
     code = "import os,time;print(os.getpid(), flush=True);os.fork() or time.sleep(600)"
-    for env, expected in (({"PATH": "/bin"}, 0), ({}, 1)):
-        leader = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=env,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        identity = ProcessId.of(leader.pid)
-        assert identity is not None
-        leader.wait()
-        leader.stdout.close()  # type: ignore[union-attr]
-        member = next(
-            process.pid
-            for process in process_table().values()
-            if process.pgid == leader.pid and process.alive
-        )
-        assert end_leftovers(nobody, identity) == expected
-        assert is_alive(member) == (expected == 0)
-        if expected == 0:
-            os.kill(member, signal.SIGKILL)
+    leader = subprocess.Popen(
+        [sys.executable, "-c", code], env={}, start_new_session=True,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    identity = ProcessId.of(leader.pid)
+    assert identity is not None
+    leader.wait()
+    leader.stdout.close()  # type: ignore[union-attr]
+    member = next(
+        process.pid
+        for process in process_table().values()
+        if process.pgid == leader.pid and process.alive
+    )
+    try:
+        assert end_leftovers(nobody, identity) == 0
+        assert is_alive(member)
+    finally:
+        os.kill(member, signal.SIGKILL)
+
+
+GENTLE = """
+import os, signal, sys, time
+def end(*_):
+    open(sys.argv[1], "a").write("told\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+open(sys.argv[1], "a").write(f"main {os.getpid()}\\n")
+time.sleep(600)
+"""
+
+
+def test_a_client_of_a_container_is_told_before_it_is_killed(tmp_path: Path) -> None:
+    program = DRIVER.replace("cwd=folder)", "cwd=folder, grace_s=1.0)")
+    assert program != DRIVER
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), GENTLE, "-"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    book = tmp_path / "book"
+    until(lambda: book.exists() and "main" in book.read_text(), 20)
+    driver.kill()
+    driver.communicate()
+    until(lambda: "told" in book.read_text(), 2)
+    book.unlink()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -254,7 +277,7 @@ def test_a_paused_server_that_minds_sigterm_ends_by_itself(tmp_path: Path) -> No
 def test_a_stopped_supervisor_does_not_keep_the_tree_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vllm_frontier.launch.process.KILL_MARGIN_S", 0.3)
+    monkeypatch.setattr("vllm_frontier.launch.launch.KILL_MARGIN_S", 0.3)
     with stubborn(tmp_path) as launch:
         os.kill(launch.supervisor.pid, signal.SIGSTOP)
         assert launch.stop(0.2) == ExitStatus(None, signal.SIGKILL)

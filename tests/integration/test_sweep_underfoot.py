@@ -20,9 +20,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 600 KiB, on which a sweep of two cells has room."""
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", place], check=True, capture_output=True
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", place], check=False
     )
+    if mounted.returncode != 0:
+        pytest.skip("only root may mount a small disk")
     try:
         yield place
     finally:
@@ -159,6 +161,7 @@ def test_a_worker_of_ray_that_is_killed_leaves_nothing_and_its_cell_is_tried_aga
             time.sleep(0.02)
         output, _ = sweep.communicate(timeout=120)
     assert sweep.returncode == 0, output
+    assert "raylet" not in output
     trials = pl.read_parquet(tmp_path / "s/trials.parquet").sort("started_at")
     assert trials["status"].to_list() == ["failed", "measured", "measured"]
     assert trials["evidence"][0].startswith("the process that ran this attempt broke: ")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_frontier.launch.environment import is_secret, launch_environment, mask_secrets
-from vllm_frontier.launch.leftovers import private_tmp, remove_tmp
+from vllm_frontier.launch.folders import private_tmp, remove_tmp
 
 
 def test_what_ray_and_the_drivers_environment_set_is_left_out() -> None:

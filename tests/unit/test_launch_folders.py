@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from vllm_frontier.launch import folders, processes
-from vllm_frontier.launch.folders import owned_folder, private_tmp, remove_abandoned, remove_tmp
+from vllm_frontier.launch.folders import (
+    owned_folder,
+    private_tmp,
+    remove_abandoned,
+    remove_tmp,
+    remove_tmp_of,
+)
 from vllm_frontier.launch.segments import NOTES
 
 
@@ -146,26 +152,50 @@ def test_what_is_not_certainly_abandoned_stays(own_tmp: Path) -> None:
     (cut / folders.OWNER).write_text("{")
     empty = of_a_dead_process()
     (empty / folders.OWNER).unlink()
-    assert sorted(remove_abandoned()) == sorted([cut, empty])
-    for each in (other_name, link, file, container, unknown, kept):
+    rebooted = of_a_dead_process()
+    (rebooted / folders.OWNER).write_text(json.dumps(owner | {"boot": "another"}))
+    assert remove_abandoned() == []
+    for each in (other_name, link, file, container, unknown, cut, empty, rebooted, kept):
         assert each.exists()
 
 
-def test_a_folder_from_before_the_boot_is_abandoned(
+def test_a_clock_that_was_set_forward_makes_nothing_abandoned(
     own_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = own_tmp / "vf-270tc3u7"
-    folder.mkdir()
+    theirs = own_tmp / "vf-results"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("x")
+    own = private_tmp()
     monkeypatch.setattr(processes, "boot_time", lambda: time.time() + 60)
-    assert remove_abandoned() == [folder]
+    assert remove_abandoned() == []
+    assert (theirs / "thesis.txt").exists()
+    assert own.exists()
+
+
+def test_what_a_file_names_is_removed_only_if_its_process_made_it(own_tmp: Path) -> None:
+    me = processes.ProcessId.of(os.getpid())
+    assert me is not None
+    theirs = own_tmp / "vf-thesis"
+    theirs.mkdir()
+    own = private_tmp()
+    other = processes.ProcessId(me.pid + 1, me.start_time)
+    assert not remove_tmp_of(me, theirs)
+    assert not remove_tmp_of(other, own)
+    assert theirs.exists()
+    assert own.exists()
+    assert remove_tmp_of(me, own)
+    assert not own.exists()
 
 
 def test_the_boot_was_before_this_process() -> None:
     assert 0 < processes.boot_time() < time.time()
 
 
-def test_removing_again_and_removing_others() -> None:
+def test_removing_again_and_removing_others(own_tmp: Path) -> None:
     folder = private_tmp()
     assert remove_tmp(folder)
     assert remove_tmp(folder)
-    assert remove_tmp(Path("/etc")) is False
+    other = own_tmp / "vf-other"
+    other.mkdir()
+    assert remove_tmp(other) is False
+    assert other.exists()

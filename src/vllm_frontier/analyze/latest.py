@@ -25,7 +25,7 @@ def counted(trials: pl.LazyFrame) -> pl.LazyFrame:
     """
     return (
         trials.with_columns(_final=is_final())
-        .sort(*AXES, "_final", "attempt", "started_at", maintain_order=True)
+        .sort(*AXES, "_final", "started_at", "attempt", maintain_order=True)
         .unique(AXES, keep="last", maintain_order=True)
         .drop("_final")
     )

@@ -41,7 +41,8 @@ def owned_folder(prefix: str, *, longest: int) -> Path:
     Raises:
         OSError: it cannot be made, for want of space or permission.
     """
-    import tempfile  # the supervisor does without it
+    import shutil  # the supervisor does without these
+    import tempfile
 
     me = processes.read_process(os.getpid())
     name = f"{prefix}{os.getpid()}-{me.start if me else 0}-"
@@ -51,13 +52,16 @@ def owned_folder(prefix: str, *, longest: int) -> Path:
         parent = _SHORT
     while True:
         folder = parent / (name + os.urandom(2).hex())
+        hidden = folder.with_name(f".{folder.name}")
         with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
+            hidden.mkdir(mode=0o700)
             break
     try:
-        (folder / OWNER).write_text(json.dumps(_here()))
+        # Nobody ever sees it without its owner.
+        (hidden / OWNER).write_text(json.dumps(_here()))
+        hidden.rename(folder)
     except OSError:
-        remove_tmp(folder)
+        shutil.rmtree(hidden, ignore_errors=True)
         raise
     return folder
 
@@ -79,11 +83,20 @@ def remove_tmp(folder: Path) -> bool:
     """
     import shutil  # the supervisor needs it at its end only
 
-    if not folder.name.startswith(TMP_PREFIX) or folder.is_symlink():
-        return False
-    segments.remove_segments(segments.read_notes(folder).all_segments())
+    if not _is_owned(folder):
+        return not os.path.lexists(folder) and _NAME.fullmatch(folder.name) is not None
+    segments.remove_segments(segments.read_notes(folder).segments)
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
+
+
+def remove_tmp_of(owner: processes.ProcessId, folder: Path) -> bool:
+    """The same, if its name says that this process made it; for what a file names."""
+    match = _NAME.fullmatch(folder.name)
+    if match is None:
+        return False
+    named = match["pid"], match["start"]
+    return named == (str(owner.pid), owner.start_time.rpartition("/")[2]) and remove_tmp(folder)
 
 
 def remove_abandoned() -> list[Path]:
@@ -91,9 +104,8 @@ def remove_abandoned() -> list[Path]:
 
     Where the name has a word (`vf-ray-...`), whatever still has a file in it open for writing
     is what the owner left running, and is ended; a launch's processes are not (they are found by
-    their supervisor, see `leftovers`), and keep its folder. Also removed are folders of that
-    prefix that are older than this boot. Whatever cannot be told for sure stays, as do the
-    folders of another container.
+    their supervisor, see `leftovers`), and keep its folder. Folders of another container, of
+    another machine and of before this boot stay: whether their owner runs cannot be told.
 
     Returns:
         What was removed.
@@ -113,36 +125,33 @@ def _here() -> dict[str, str]:
 
 
 def _folders() -> list[Path]:
-    """Our own folders of the prefix."""
+    """What has the prefix, where such folders are made."""
     import tempfile
 
     found = []
     for parent in sorted({Path(tempfile.gettempdir()), _SHORT}):
-        with contextlib.suppress(OSError), os.scandir(parent) as entries:
-            for entry in entries:
-                if not entry.name.startswith(TMP_PREFIX):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                    if mine and entry.is_dir(follow_symlinks=False):
-                        found.append(Path(entry.path))
+        with contextlib.suppress(OSError):
+            found += list(parent.glob(f"{TMP_PREFIX}*"))
     return found
 
 
-def _is_abandoned(folder: Path) -> bool:
+def _is_owned(folder: Path) -> bool:
+    """Whether this is a folder of our user that `owned_folder` made."""
+    if _NAME.fullmatch(folder.name) is None or folder.is_symlink():
+        return False
     try:
-        status = folder.lstat()
-        if max(status.st_mtime, status.st_ctime) < processes.boot_time():
-            return True
-        match = _NAME.fullmatch(folder.name)
-        if match is None:
-            return False
-        try:
-            owner = json.loads((folder / OWNER).read_bytes())
-        except (FileNotFoundError, ValueError):
-            # Killed before it was written, unless there is more than that.
-            return not _runs(match) and {each.name for each in folder.iterdir()} <= {OWNER}
+        return folder.lstat().st_uid == os.geteuid() and (folder / OWNER).is_file()
     except OSError:
+        return False
+
+
+def _is_abandoned(folder: Path) -> bool:
+    match = _NAME.fullmatch(folder.name)
+    if match is None or not _is_owned(folder):
+        return False
+    try:
+        owner = json.loads((folder / OWNER).read_bytes())
+    except (OSError, ValueError):
         return False
     return owner == _here() and not _runs(match)
 
@@ -220,6 +229,5 @@ def _link(path: str) -> bytes:
 
 def _variable(pid: int, name: bytes) -> bytes:
     environment = processes.read_proc(f"/proc/{pid}/environ") or b""
-    before, mark, rest = (b"\0" + environment).partition(b"\0" + name + b"=")
-    del before
+    _, mark, rest = (b"\0" + environment).partition(b"\0" + name + b"=")
     return rest.partition(b"\0")[0] if mark else b""

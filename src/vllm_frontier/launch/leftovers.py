@@ -1,48 +1,23 @@
 """What an earlier launch left behind: found by pid, start time and mark, and ended.
 
 Nothing is ever looked for by name. A process belongs to a launch when it descends from the
-launch's supervisor, carries the mark that the supervisor put into the server's environment,
-is in the server's group or session, or descends from one that does.
+launch's supervisor, carries the mark that the supervisor put into the server's environment, is
+in the group or session that the running server leads, or descends from one that does.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_frontier.launch import processes, segments
-from vllm_frontier.launch.folders import owned_folder, private_tmp, remove_abandoned, remove_tmp
-
-__all__ = ["END_TIMEOUT_S", "ProcessId", "end_leftovers", "find_leftovers"]
-__all__ += ["owned_folder", "private_tmp", "remove_abandoned", "remove_tmp"]
+from vllm_frontier.launch.processes import ProcessId
 
 END_TIMEOUT_S = 10.0
 
 _POLL_S = 0.01
 _CLOCK_SLACK_S = 1.0  # the kernel tells in whole seconds when it was started
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """A process that no other process is ever mistaken for, on this machine.
-
-    `start_time` is the boot id and the start in clock ticks since boot, as `<boot>/<ticks>`.
-    """
-
-    pid: int
-    start_time: str
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessId | None:
-        """The identity of a running process (or zombie); None when there is none."""
-        process = processes.read_process(pid)
-        return None if process is None else cls(pid, processes.start_time(process))
-
-    def alive(self) -> bool:
-        """Whether this very process runs; a zombie does not."""
-        return processes.is_alive(self.pid, self.start_time)
 
 
 def find_leftovers(supervisor: ProcessId, server: ProcessId | None) -> list[int]:
@@ -81,7 +56,7 @@ def end_leftovers(
     deadline = time.monotonic() + timeout_s
     killer = processes.Killer()
     seen: set[int] = set()
-    shared = segments.read_notes(tmp).all_segments() if tmp is not None else set()
+    shared = set(segments.read_notes(tmp).segments) if tmp is not None else set()
     while left := _surely_left(supervisor, server, again=bool(seen)):
         new = set(left) - seen
         seen |= new
@@ -120,12 +95,13 @@ def _is_same(identity: ProcessId, table: dict[int, processes.Process]) -> bool:
 
 
 def _created_for(supervisor: ProcessId, tmp: Path | None) -> list[segments.Segment]:
-    """Segments that are not older than a launch."""
+    """Segments that are not older than a launch; none where that cannot be told for sure."""
+    before = segments.read_notes(tmp).before if tmp is not None else None
     ticks = supervisor.start_time.rpartition("/")[2]
-    if not supervisor.start_time.startswith(_boot()) or not ticks.isdecimal():
+    ours = supervisor.start_time.startswith(_boot()) and ticks.isdecimal()
+    if before is None or not ours:
         return []
     started = processes.boot_time() + int(ticks) / os.sysconf("SC_CLK_TCK") - _CLOCK_SLACK_S
-    before = segments.read_notes(tmp).before if tmp is not None else frozenset()
     return [
         each
         for each in segments.segments_there()
@@ -148,26 +124,10 @@ def _marked(supervisor: ProcessId, table: dict[int, processes.Process]) -> set[i
 
 
 def _group_of(server: ProcessId, table: dict[int, processes.Process]) -> set[int]:
-    """The server's group and session, as long as their number cannot mean another's."""
-    if not server.start_time.startswith(_boot()):
+    """The group and session that the server leads; without it the number may mean another's."""
+    if not _is_same(server, table):
         return set()
-    if server.pid in table and not _is_same(server, table):
-        return set()  # the kernel gives a number away only when its group is empty
-    members = {
-        pid for pid, process in table.items() if server.pid in (process.pgid, process.session)
-    }
-    if server.pid in table:
-        return members
-    # Its leader is gone, and the number may have been another leader's since.
-    return {pid for pid in members if not _is_foreign(_environment(pid))}
-
-
-def _is_foreign(environment: bytes) -> bool:
-    """Whether an environment is readable, intact and without any launch's mark.
-
-    A process that sets its own title overwrites its environment in part.
-    """
-    return b"\0PATH=" in b"\0" + environment and f"{processes.TAG}=".encode() not in environment
+    return {pid for pid, process in table.items() if server.pid in (process.pgid, process.session)}
 
 
 def _environment(pid: int) -> bytes:

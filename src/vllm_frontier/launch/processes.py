@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 TAG = "FRONTIER_LAUNCH"
@@ -109,6 +110,27 @@ def boot_time() -> float:
 def start_time(process: Process) -> str:
     """When a process started, as text that no other process with its pid ever has."""
     return f"{boot_id()}/{process.start}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process that no other process is ever mistaken for, on this machine.
+
+    `start_time` is the boot id and the start in clock ticks since boot, as `<boot>/<ticks>`.
+    """
+
+    pid: int
+    start_time: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The identity of a running process (or zombie); None when there is none."""
+        process = read_process(pid)
+        return None if process is None else cls(pid, start_time(process))
+
+    def alive(self) -> bool:
+        """Whether this very process runs; a zombie does not."""
+        return is_alive(self.pid, self.start_time)
 
 
 def name_of(pid: int) -> str:

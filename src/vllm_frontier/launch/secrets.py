@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,7 +49,8 @@ def conceal_in_file(path: Path, secrets: Sequence[str]) -> bool:
     hidden = [secret.encode() for secret in secrets]
     if not hidden or not path.exists() or not _contains(path, hidden):
         return False
-    copy = path.with_name(f"{path.name}.tmp")
+    # Named as what the store writes, so that one who is killed here leaves nothing for ever.
+    copy = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         with path.open("rb") as source, copy.open("wb") as target:
             for line in source:

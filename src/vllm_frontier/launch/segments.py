@@ -1,9 +1,8 @@
 """Shared memory in `/dev/shm`: which segments are a launch's, and their removal.
 
 Processes that are killed leave theirs behind, tens of megabytes each. A segment is a launch's
-only when a process of its tree was seen to hold it, or when it bears the pid of one (as what
-OpenMP leaves does), and when it was not there before the launch. It is never removed while
-any process holds it.
+only when a process of its tree was seen to hold it and it was not there before the launch. It
+is never removed while any process holds it.
 
 The supervisor uses this, too, and has the standard library only.
 """
@@ -25,7 +24,6 @@ from vllm_frontier.launch import processes
 SHM = Path("/dev/shm")
 NOTES = ".segments"
 
-_OF_OPENMP = re.compile(r"__KMP_REGISTERED_LIB_(\d+)_\d+")
 _CREATED = 0x100 | 0x80  # IN_CREATE, IN_MOVED_TO
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -42,28 +40,15 @@ class Segment(NamedTuple):
     name: str
     inode: int
 
-    @property
-    def pid(self) -> int | None:
-        """Whose it is, where its name tells that."""
-        match = _OF_OPENMP.fullmatch(self.name)
-        return int(match[1]) if match else None
-
 
 class Notes(NamedTuple):
-    """What a supervisor wrote down: segments of its launch, its pids, inodes there before."""
+    """What a supervisor wrote down: segments of its launch, and inodes that were there before.
+
+    `before` is None where nothing is known.
+    """
 
     segments: frozenset[Segment] = frozenset()
-    pids: frozenset[int] = frozenset()
-    before: frozenset[int] = frozenset()
-
-    def all_segments(self) -> set[Segment]:
-        """The noted ones, and those that bear a noted pid."""
-        named = {
-            each
-            for each in segments_there()
-            if each.pid in self.pids and each.inode not in self.before
-        }
-        return named | self.segments
+    before: frozenset[int] | None = None
 
 
 def segments_there() -> list[Segment]:
@@ -80,12 +65,12 @@ def segments_there() -> list[Segment]:
 
 
 def segments_of(pids: Collection[int], among: Iterable[Segment]) -> set[Segment]:
-    """Those that one of these processes has mapped or open, or that bear its pid."""
+    """Those that one of these processes has mapped or open."""
     among = list(among)
     if not among:
         return set()
     inodes = _held(pids)
-    return {each for each in among if each.inode in inodes or each.pid in pids}
+    return {each for each in among if each.inode in inodes}
 
 
 def remove_segments(segments: Iterable[Segment]) -> list[str]:
@@ -123,16 +108,13 @@ def read_notes(folder: Path) -> Notes:
         before = frozenset(map(int, first["before"]))
     except (OSError, LookupError, TypeError, ValueError):
         return Notes()
-    found, pids = set(), set()
+    found = set()
     for line in lines[1:]:
         with contextlib.suppress(LookupError, TypeError, ValueError):  # the last may be cut off
             entry = json.loads(line)
-            if "pids" in entry:
-                pids |= set(map(int, entry["pids"]))
-            else:
-                found.add(Segment(str(entry["name"]), int(entry["inode"])))
+            found.add(Segment(str(entry["name"]), int(entry["inode"])))
     ours = frozenset(each for each in found if "/" not in each.name)
-    return Notes(ours, frozenset(pids), before)
+    return Notes(ours, before)
 
 
 class SegmentWatch:
@@ -149,7 +131,6 @@ class SegmentWatch:
         """Begin; everything that is there now is somebody else's."""
         self._fd = _watch_folder()
         self._before = frozenset(each.inode for each in segments_there())
-        self._pids: set[int] = set()
         self._own: set[Segment] = set()
         self._undecided: dict[Segment, float] = {}
         self._foreign: set[Segment] = set()
@@ -179,12 +160,9 @@ class SegmentWatch:
     def look(self, pids: Collection[int], *, last: bool = False) -> None:
         """Decide about what appeared since; `last` before the tree is ended."""
         now = self._looked_at = time.monotonic()
-        if not self._pids.issuperset(pids):
-            self._write(json.dumps({"pids": sorted(set(pids) - self._pids)}))
-            self._pids |= set(pids)
         known = self._own if last else self._own | self._foreign
         new = [e for e in segments_there() if e.inode not in self._before and e not in known]
-        ours = segments_of(pids, new) | {each for each in new if each.pid in self._pids}
+        ours = segments_of(pids, new)
         for each in ours:
             self._own.add(each)
             self._write(json.dumps(each._asdict()))
@@ -254,16 +232,19 @@ def _held(pids: Iterable[int]) -> set[int]:
     for pid in pids:
         maps = processes.read_proc(f"/proc/{pid}/maps") or b""
         found.update(map(int, mapping.findall(maps)))
-        found |= _open_in(f"/proc/{pid}/fd")
+        found |= _open_in(f"/proc/{pid}/fd", device)
     return found
 
 
-def _open_in(folder: str) -> set[int]:
+def _open_in(folder: str, device: int) -> set[int]:
     found: set[int] = set()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             # Only what is there is asked for its inode: a file of a dead network would hang.
             with contextlib.suppress(OSError):
                 if Path(entry.path).readlink().is_relative_to(SHM):
-                    found.add(Path(entry.path).stat().st_ino)
+                    status = Path(entry.path).stat()
+                    # A container may have another file system of that name.
+                    if status.st_dev == device:
+                        found.add(status.st_ino)
     return found

@@ -1,11 +1,13 @@
 """A small process between the sweep and a server: it ends the server's whole tree.
 
 It is run as a script, `python -I -S supervisor.py PARENT_PID PARENT_START_TIME`, and needs the
-standard library only, as do the three modules of this package that it imports.
+standard library only, as do the modules of this package that it imports.
 
 Its standard input is the control pipe. First comes one line of JSON with `argv`, `env`, `cwd`,
-`log`, `stopped_s`, `watch` (processes, as pid and start time, whose end means the same as the
-parent's) and `tmp` (a folder to remove at the end, or null); then lines of words:
+`log`, `stopped_s`, `grace_s` (between SIGTERM and SIGKILL when nobody is left; a client of a
+container daemon passes on the first only), `watch` (processes, as pid and start time, whose end
+means the same as the parent's) and `tmp` (a folder to remove at the end, or null); then lines of
+words:
 
     go              execute the server
     stop SECONDS    SIGTERM, once more after a third of the time, SIGKILL at its end
@@ -52,24 +54,20 @@ from vllm_frontier.launch.folders import remove_tmp
 from vllm_frontier.launch.processes import (
     TAG,
     Killer,
-    Process,
     StoppedWatch,
     descendants,
     freeze,
     is_alive,
-    kill_process,
     name_of,
     process_table,
     read_process,
     start_time,
 )
+from vllm_frontier.launch.secrets import conceal_in_file, secret_values
 from vllm_frontier.launch.segments import SegmentWatch
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-__all__ = ["KEEP_MARK", "TAG", "Process", "descendants", "kill_process", "process_table"]
-__all__ += ["read_process", "start_time"]
 
 # A process that sets its title would write it over its environment, mark included.
 KEEP_MARK = {"SPT_NOENV": "1"}
@@ -114,10 +112,18 @@ class Supervisor:
         finally:
             self._kill_all()  # nothing is left, unless something went wrong here
             self._segments.remove()
+            self._conceal()
             tmp = (self._order or {}).get("tmp")
             if tmp is not None:
                 remove_tmp(Path(tmp))
         self._report_end("exited")
+
+    def _conceal(self) -> None:
+        """Take secrets out of the log, which nobody writes any more."""
+        order = self._order
+        if order is not None and self._main is not None:
+            with contextlib.suppress(OSError):  # a full disk must not keep the rest from its end
+                conceal_in_file(Path(order["log"]), secret_values(order["env"], order["argv"]))
 
     def _run(self) -> None:
         me = read_process(os.getpid())
@@ -163,15 +169,15 @@ class Supervisor:
         try:
             self._poll.register(os.pidfd_open(pid), select.POLLIN)
         except ProcessLookupError:
-            self._kill_at = 0.0
+            self._abandoned()
         except OSError:  # an old kernel, or no descriptors
             self._untold.append((pid, start))
         if not is_alive(pid, start):
-            self._kill_at = 0.0
+            self._abandoned()
 
     def _look_for_untold(self) -> None:
         if not all(is_alive(pid, start) for pid, start in self._untold):
-            self._kill_at = 0.0
+            self._abandoned()
 
     def _next_deadline(self) -> float | None:
         deadlines = [self._kill_at, self._terminate_again_at]
@@ -195,7 +201,7 @@ class Supervisor:
                 self._segments.on_event()
             else:  # a process that is watched ended
                 self._poll.unregister(fd)
-                self._kill_at = 0.0
+                self._abandoned()
 
     def _read_signals(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -208,7 +214,7 @@ class Supervisor:
         data = os.read(0, 65536)
         if not data:
             self._poll.unregister(0)
-            self._kill_at = 0.0
+            self._abandoned()
             return
         *lines, self._input = (self._input + data).split(b"\n")
         for line in lines:
@@ -226,6 +232,14 @@ class Supervisor:
             self._segments.keep_notes(Path(order["tmp"]))
         for pid, start in order["watch"]:
             self._watch_process(pid, start)
+
+    def _abandoned(self) -> None:
+        """End the tree now: nobody is left who could say more."""
+        grace_s = (self._order or {}).get("grace_s", 0.0)
+        if self._main is not None and grace_s > 0:
+            self._stop(grace_s)
+        else:
+            self._kill_at = 0.0
 
     def _stop(self, timeout: float) -> None:
         now = time.monotonic()

@@ -13,7 +13,7 @@ from ray.tune.search import Searcher
 
 from vllm_frontier.errors import FrontierError
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Status
 from vllm_frontier.search import Search
 from vllm_frontier.trial import Progress
@@ -34,9 +34,16 @@ class Stopped(BaseException):
 class LastFault(logging.Handler):
     """Keeps what Tune logs about a trial that broke, for the evidence of its outcome."""
 
+    UNKNOWN = "its Ray worker was lost"
+
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.text = "its Ray worker was lost"
+        self._text: str | None = None
+
+    def take(self) -> str:
+        """What was heard since the last time."""
+        text, self._text = self._text or self.UNKNOWN, None
+        return text
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -53,7 +60,7 @@ class LastFault(logging.Handler):
         """Keep the last line of the exception, which says what happened."""
         if record.exc_info is not None and record.exc_info[1] is not None:
             lines = [line for line in str(record.exc_info[1]).splitlines() if line.strip()]
-            self.text = lines[-1].strip() if lines else type(record.exc_info[1]).__name__
+            self._text = lines[-1].strip() if lines else type(record.exc_info[1]).__name__
 
 
 @dataclass(slots=True)
@@ -138,7 +145,7 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         with self._noted():
             if outcome is None:
                 tail = self._listener.lost(running.cell, running.number)
-                outcome = _worker_lost(running.fault or self._faults.text, running, tail)
+                outcome = _worker_lost(running.fault or self._faults.take(), running, tail)
             self._search.tell(running.cell, outcome.status)
             self._listener.ended(running.cell, running.number, outcome, log)
 
@@ -173,14 +180,19 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
     # Workers that are stopped
 
     def workers(self) -> list[int]:
-        """Pids of the workers on this machine that run an attempt."""
+        """Pids of the workers on this machine that run an attempt and have told of it."""
         found = [each.worker for each in self._running.values() if each.worker is not None]
         return [worker.pid for worker in found if worker.alive()]
+
+    @property
+    def awaits_worker(self) -> bool:
+        """Whether an attempt has not told yet which process runs it."""
+        return any(each.worker is None for each in self._running.values())
 
     def say_of_worker(self, pid: int, fault: str) -> None:
         """Keep what befell a worker, for the evidence."""
         for running in self._running.values():
-            if running.worker is not None and running.worker.pid == pid:
+            if running.worker is None or running.worker.pid == pid:
                 running.fault = fault
 
     # What Tune would do for experiments that it restores itself

@@ -36,8 +36,9 @@ class WorkerCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
     Looks are counted, not seconds: where this process was stopped itself (Ctrl-Z) no time passed.
     """
 
-    def __init__(self, adapter: SearchAdapter) -> None:
+    def __init__(self, adapter: SearchAdapter, cluster: OwnCluster) -> None:
         self._adapter = adapter
+        self._cluster = cluster
         self._looked_at = 0.0
         self._looks: dict[int, int] = {}
 
@@ -47,7 +48,10 @@ class WorkerCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        stopped = [pid for pid in self._adapter.workers() if _is_stopped(pid)]
+        workers = self._adapter.workers()
+        if self._adapter.awaits_worker:
+            workers += self._cluster.workers()
+        stopped = {pid for pid in workers if _is_stopped(pid)}
         self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in stopped}
         for pid, looks in self._looks.items():
             if looks == STOPPED_LOOKS:

@@ -12,10 +12,9 @@ import psutil
 import ray
 
 from vllm_frontier.errors import EngineError, Interrupted
-from vllm_frontier.launch.abandoned import kill_children
+from vllm_frontier.launch.family import kill_family
 from vllm_frontier.launch.folders import owned_folder, remove_tmp
-from vllm_frontier.launch.leftovers import ProcessId
-from vllm_frontier.launch.processes import kill_process
+from vllm_frontier.launch.processes import ProcessId, kill_process, process_table
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.trial.plan import Plan
 
@@ -53,6 +52,12 @@ class OwnCluster:
         children = {each.name(): ProcessId.of(each.pid) for each in psutil.Process().children()}
         self._needed = {name: children[name] for name in self.NEEDED if name in children}
 
+    def workers(self) -> list[int]:
+        """Pids of the processes that the raylet started, its agents among them."""
+        raylet = self._needed.get("raylet")
+        table = process_table() if raylet is not None else {}
+        return [each.pid for each in table.values() if raylet and each.ppid == raylet.pid]
+
     def check(self) -> None:
         """Raise Interrupted once one of the processes has ended, and end the others."""
         for name, process in self._needed.items():
@@ -85,7 +90,7 @@ def start_ray(plan: Plan, scratch: Path) -> None:
     try:
         _start_own_cluster(plan, scratch, quiet)
     except Exception as error:  # noqa: BLE001 - Ray raises just that when its raylet is gone
-        kill_children()  # what did start
+        kill_family()  # what did start
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise EngineError(f"Ray does not start on this machine: {reason}") from None
 

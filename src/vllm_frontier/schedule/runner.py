@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import ray
@@ -26,7 +29,7 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
         EngineError: the Ray cluster cannot be reached or has no card for this sweep.
         StoreError: the sweep's folder cannot be written any more.
     """
-    with plan.signals.held(), cluster.scratch_folder() as scratch:
+    with plan.signals.held(), cluster.scratch_folder() as scratch, _quiet_stdout():
         try:
             cluster.start_ray(plan, scratch)
         except SystemExit:  # the handler for SIGTERM that Ray puts in place while it starts
@@ -36,6 +39,13 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
             _tune(search, plan, listener, scratch)
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Ray prints what becomes of its workers; outcomes tell that, and stdout may be a document."""
+    with open(os.devnull, "w") as null, redirect_stdout(null):  # noqa: PTH123
+        yield
 
 
 def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None:
@@ -65,7 +75,7 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None
             storage_path=str(scratch / "tune"),
             verbose=0,
             stop=ParkingStopper(adapter),
-            callbacks=[InterruptCallback(plan.signals, own), WorkerCallback(adapter)],
+            callbacks=[InterruptCallback(plan.signals, own), WorkerCallback(adapter, own)],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),

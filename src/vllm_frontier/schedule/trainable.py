@@ -16,7 +16,7 @@ from ray import tune
 from vllm_frontier import contention, telemetry
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.errors import EngineError
-from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import FailureClass, Outcome, Phase
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.trial import AttemptRequest, Progress, Steps, run_attempt

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 _TEMPORARY = ".tmp"
+_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -60,4 +62,4 @@ def sync_folder(folder: Path) -> None:
 
 def is_temporary(path: Path) -> bool:
     """Whether a file is what a crash left of a write that never took effect."""
-    return path.name.startswith(".") and path.name.endswith(_TEMPORARY)
+    return _NAME.fullmatch(path.name) is not None and path.is_file()

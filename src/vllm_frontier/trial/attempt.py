@@ -23,9 +23,9 @@ from vllm_frontier.engine.protocol import Engine, LaunchPlan, LogReading
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.launch.drain import wait_drained
 from vllm_frontier.launch.environment import launch_environment
-from vllm_frontier.launch.leftovers import private_tmp, remove_tmp
+from vllm_frontier.launch.folders import private_tmp, remove_tmp
+from vllm_frontier.launch.launch import ExitStatus, Launch
 from vllm_frontier.launch.ports import free_port
-from vllm_frontier.launch.process import ExitStatus, Launch
 from vllm_frontier.launch.secrets import conceal, conceal_in_file, secret_values
 from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
 from vllm_frontier.measure.pace import SLOWEST, SLOWEST_ON_CPU, Pace
@@ -50,6 +50,8 @@ HEALTH_S = 1.0
 DEATH_NOTICE_S = 8.0
 # A server that is still loading swallows the first SIGTERM; there is nothing to wait for.
 LOADING_STOP_S = 3.0
+# The command may be the client of a container daemon, which cannot pass on SIGKILL.
+CLIENT_GRACE_S = 1.0
 # After the deciding line the traceback's wrappers follow within a moment.
 DECIDED_GRACE_S = 0.5
 
@@ -106,6 +108,7 @@ class _Attempt:
                 cwd=tmp,
                 watch=self.request.watch,
                 tmp=tmp,
+                grace_s=0.0 if self.request.spec.engine.command is None else CLIENT_GRACE_S,
             ) as launch:
                 about = LaunchRecord(
                     self.request,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import Outcome
 from vllm_frontier.search import Search
 from vllm_frontier.signals import Signals

@@ -11,7 +11,7 @@ from typing import Any
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.engine.protocol import LaunchPlan
 from vllm_frontier.launch.environment import mask_secrets
-from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.trial.request import AttemptRequest
 
 # Of the inherited environment, what can change what a server does.

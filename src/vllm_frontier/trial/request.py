@@ -10,7 +10,7 @@ from typing import Any
 from vllm_frontier import contention
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.grid import Cell
-from vllm_frontier.launch.leftovers import ProcessId
+from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import Outcome, Phase
 from vllm_frontier.spec import SweepSpec
 

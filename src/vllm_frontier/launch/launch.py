@@ -19,10 +19,9 @@ from types import TracebackType
 from typing import IO, Any, Self, cast
 
 from vllm_frontier.launch import processes, supervisor
-from vllm_frontier.launch.abandoned import DRIVER_MARK
-from vllm_frontier.launch.leftovers import ProcessId, end_leftovers, find_leftovers, remove_tmp
-
-__all__ = ["ExitStatus", "Launch", "ProcessId"]
+from vllm_frontier.launch.folders import remove_tmp
+from vllm_frontier.launch.leftovers import end_leftovers, find_leftovers
+from vllm_frontier.launch.processes import ProcessId
 
 BEGIN_TIMEOUT_S = 60.0  # for a supervisor on a machine that is busy or swaps
 KILL_MARGIN_S = 10.0  # what the kernel may need to let killed processes go
@@ -83,6 +82,7 @@ class Launch:
         cwd: Path,
         watch: Sequence[ProcessId] = (),
         tmp: Path | None = None,
+        grace_s: float = 0.0,
     ) -> Launch:
         """Start the supervisor, which executes nothing before `begin`.
 
@@ -95,6 +95,8 @@ class Launch:
                 process does; one that is gone already ends it at once.
             tmp: a folder that `private_tmp` made; it is removed when nothing of the launch
                 is left, also when this process is gone by then.
+            grace_s: what the server gets between SIGTERM and SIGKILL when this process or a
+                watched one ends, seconds.
 
         Raises:
             OSError: not even the supervisor can be started (no memory, no processes left).
@@ -108,8 +110,6 @@ class Launch:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             cwd="/",
-            # It outlives the driver for as long as it takes to end the launch.
-            env={name: value for name, value in os.environ.items() if name != DRIVER_MARK},
             start_new_session=True,
         )
         process.wait()  # the supervisor is its child and has left the family
@@ -131,6 +131,7 @@ class Launch:
             "watch": [[each.pid, each.start_time] for each in watch],
             "tmp": None if tmp is None else str(tmp.absolute()),
             "stopped_s": STOPPED_S,
+            "grace_s": grace_s,
         }
         launch._send(json.dumps(order).encode() + b"\n", BEGIN_TIMEOUT_S)
         return launch
