@@ -213,8 +213,9 @@ def _drawn(
 def _strike(trial: KillTrial, kills: Sequence[Kill]) -> None:
     for planned in kills:
         verdict = trial.strike(planned)
-        if not verdict.hit:  # the sweep came to its end before
-            verdict.other.clear()
+        if not verdict.hit:
+            if verdict.code in (0, 3):  # the sweep came to its end before, and in good order
+                verdict.other.clear()
             return
 
 

@@ -19,6 +19,7 @@ from table_comparison import differences
 GONE_WITHIN_S = 2.0
 QUIET_S = 0.2  # what is gone for so long does not come back
 DRIVER_ENDS_S = 60.0
+ENGINE = {"api server", "engine core", "worker"}
 
 SAYS = ("vllm-frontier:", "Interrupted")  # how the one line begins that tells what went wrong
 
@@ -120,6 +121,7 @@ class KillTrial:
         self._finished: list[tuple[Verdict, dict[str, int]]] = []
         self._struck: set[str] = set()  # cells that failed once because of a kill
         self._running = False
+        self._engine_was_killed = False
 
     def strike(self, planned: Kill) -> Verdict:
         """Let the sweep go on to the phase, kill, and watch the launch go."""
@@ -133,6 +135,7 @@ class KillTrial:
             verdict.other.append(f"the sweep ended before that: {self._wait(verdict)}")
             return verdict
         self.sweep.processes.note_segments()
+        self._engine_was_killed |= bool(ENGINE & set(planned.roles))
         launch = self._launch()
         self._finished.append((verdict, self.sweep.finished()))
         kill(victims, planned.number)
@@ -286,7 +289,9 @@ class KillTrial:
             time.sleep(0.05)
         verdict.processes += [f"at the end there runs {each}" for each in alive]
         verdict.left += [f"left: TMPDIR/{name}" for name in sweep.temporary_left()]
-        verdict.left += [f"left: /dev/shm/{name}" for name in sweep.processes.segments_left()]
+        all_new = not self._engine_was_killed
+        left = sweep.processes.segments_left(all_new=all_new)
+        verdict.left += [f"left: /dev/shm/{name}" for name in left]
         verdict.left += [f"left half written: {name}" for name in sweep.half_written()]
 
 

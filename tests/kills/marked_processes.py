@@ -48,6 +48,7 @@ class MarkedProcesses:
         # By pid and start: whether it carries the sweep's mark, and that of a launch.
         self._known: dict[tuple[int, int], tuple[bool, bool]] = {}
         self.segments: set[str] = set()
+        self._there_before = _segments_there()
 
     def alive(self) -> list[Process]:
         """All that run now, zombies left out."""
@@ -78,9 +79,18 @@ class MarkedProcesses:
                     name for name in _SEGMENT.findall(maps) if Path("/dev/shm", name).exists()
                 }
 
-    def segments_left(self) -> list[str]:
-        """Shared memory of the sweep that is still there."""
-        return sorted(name for name in self.segments if Path("/dev/shm", name).exists())
+    def segments_left(self, *, all_new: bool) -> list[str]:
+        """Shared memory of the sweep that is still there.
+
+        Args:
+            all_new: count everything that appeared since the beginning, seen in use or not.
+                Segments that a process made within milliseconds of being killed by somebody else
+                than its supervisor are not known to be anybody's.
+        """
+        found = {name for name in self.segments if Path("/dev/shm", name).exists()}
+        if all_new:
+            found |= {name for name, _ in _segments_there() - self._there_before}
+        return sorted(found)
 
     def _marks(self, process: Process) -> tuple[bool, bool]:
         key = (process.pid, process.start)
@@ -92,6 +102,15 @@ class MarkedProcesses:
             launched = any(each.startswith(LAUNCH_MARK) for each in environment)
             self._known[key] = (before[0] or ours, before[1] or launched)
         return self._known[key]
+
+
+def _segments_there() -> set[tuple[str, int]]:
+    """Names and inodes of what Python's shared memory left or uses."""
+    found = set()
+    for path in Path("/dev/shm").glob("psm_*"):
+        with contextlib.suppress(OSError):
+            found.add((path.name, path.stat().st_ino))
+    return found
 
 
 def roles(found: Iterable[Process], driver: int) -> dict[str, list[Process]]:

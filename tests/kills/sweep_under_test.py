@@ -76,9 +76,11 @@ PYTHON = sys.executable
 COMMAND = (PYTHON, "-m", "vllm_frontier")
 IN_ONE_PROCESS = (PYTHON, str(Path(__file__).with_name("in_one_process.py")))
 LIMIT_S = 120.0
-# The cache of compiled code is kept on purpose. Eight characters are the file with which Python's
-# tempfile tries out the folder, in the instant before it removes it.
-KEPT = re.compile(r"torchinductor_\d+|[a-z0-9_]{8}")
+# The cache of compiled code is kept on purpose.
+KEPT = re.compile(r"torchinductor_\d+")
+# With such a file Python's tempfile tries out the folder, in the instant before it removes it.
+TRIED = re.compile(r"[a-z0-9_]{8}")
+TRIED_BYTES = 4
 POLL_S = 0.001
 
 
@@ -88,6 +90,11 @@ def write_card(folder: Path, *, quick: bool = False) -> Path:
     file = folder / "card.yaml"
     file.write_text(yaml.safe_dump(content))
     return file
+
+
+def _is_kept(path: Path) -> bool:
+    tried = TRIED.fullmatch(path.name) and path.is_file() and path.stat().st_size <= TRIED_BYTES
+    return bool(KEPT.fullmatch(path.name) or tried)
 
 
 @dataclass(frozen=True)
@@ -209,8 +216,8 @@ class SweepUnderTest:
         ]
 
     def temporary_left(self) -> list[str]:
-        """What lies in the folder for temporary files, `KEPT` left out."""
-        return sorted(path.name for path in self.tmp.iterdir() if not KEPT.fullmatch(path.name))
+        """What lies in the folder for temporary files, what is kept on purpose left out."""
+        return sorted(path.name for path in self.tmp.iterdir() if not _is_kept(path))
 
     def half_written(self) -> list[str]:
         """Temporary files in the sweep's own folder."""

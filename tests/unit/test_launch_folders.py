@@ -59,7 +59,7 @@ def test_a_name_tells_who_made_it() -> None:
         assert folders._NAME.fullmatch(each.name)
     assert len(str(folder)) + 37 <= 107
     # The largest pid, and three years since boot.
-    assert len("/tmp/vf-4194304-9999999999-abcd") + 37 <= 107
+    assert len("/tmp/vf-4194304-9999999999-abcd-abcd") + 37 <= 107
     assert remove_abandoned() == []
 
 
@@ -140,23 +140,44 @@ def test_what_the_owner_left_running_is_ended_with_its_folder() -> None:
 def test_what_is_not_certainly_abandoned_stays(own_tmp: Path) -> None:
     kept = own_tmp / "elsewhere"
     kept.mkdir()
-    other_name, link, file = (own_tmp / f"vf-{each}" for each in ("270tc3u7", "y", "z"))
+    dead = of_a_dead_process()
+    other_name, file = own_tmp / "vf-270tc3u7", own_tmp / dead.name.replace("vf-", "vf-x-")
     other_name.mkdir()
-    link.symlink_to(kept)
     file.write_text("x")
-    container, unknown, cut = (of_a_dead_process() for _ in range(3))
-    owner = json.loads((container / folders.OWNER).read_text())
-    (container / folders.OWNER).write_text(json.dumps(owner | {"namespace": "pid:[1]"}))
-    (unknown / folders.OWNER).unlink()
-    (unknown / "file").write_text("x")
-    (cut / folders.OWNER).write_text("{")
-    empty = of_a_dead_process()
-    (empty / folders.OWNER).unlink()
-    rebooted = of_a_dead_process()
-    (rebooted / folders.OWNER).write_text(json.dumps(owner | {"boot": "another"}))
-    assert remove_abandoned() == []
-    for each in (other_name, link, file, container, unknown, cut, empty, rebooted, kept):
+    link = own_tmp / f"{dead.name[:-4]}abcd"
+    link.symlink_to(kept)
+    where = dead.name.split("-")[3]
+    elsewhere = own_tmp / dead.name.replace(f"-{where}-", f"-{int(where, 16) ^ 1:04x}-")
+    elsewhere.mkdir()
+    assert remove_abandoned() == [dead]
+    for each in (other_name, link, file, elsewhere, kept):
         assert each.exists()
+
+
+def test_folders_of_a_container_stay_while_it_lives_and_ours_there(own_tmp: Path) -> None:
+    """A pid namespace of its own, over the same folder for temporary files."""
+    code = (
+        "import sys, tempfile; from pathlib import Path\n"
+        "from vllm_frontier.launch import folders\n"
+        f"tempfile.tempdir = {str(own_tmp)!r}; folders._SHORT = Path({str(own_tmp)!r})\n"
+        "print(folders.private_tmp(), len(folders.remove_abandoned()), flush=True); input()"
+    )
+    own, dead = private_tmp(), of_a_dead_process()
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine lets nobody make a namespace")
+    with subprocess.Popen(
+        [*unshare, sys.executable, "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as container:  # fmt: skip
+        assert container.stdout is not None
+        theirs, removed = container.stdout.readline().split()
+        assert removed == "0"
+        assert own.exists()
+        assert dead.exists()
+        assert remove_abandoned() == [dead]
+        assert Path(theirs).exists()
+        container.communicate("\n", timeout=10)
 
 
 def test_a_clock_that_was_set_forward_makes_nothing_abandoned(

@@ -1,7 +1,7 @@
 """Temporary folders that name their owner, so that those of the killed are found and removed.
 
-`vf-<pid>-<start>-<random>` belongs to the process with that pid that started at that many
-clock ticks since boot. The file `.owner` in it tells the boot and the namespace in which these
+`vf-<pid>-<start>-<where>-<random>` belongs to the process with that pid that started at that many
+clock ticks since boot; `<where>` is a digest of the boot and the pid namespace in which these
 numbers mean something.
 
 The supervisor uses this, too, and has the standard library only.
@@ -10,7 +10,7 @@ The supervisor uses this, too, and has the standard library only.
 from __future__ import annotations
 
 import contextlib
-import json
+import hashlib
 import os
 import re
 import time
@@ -20,11 +20,12 @@ from pathlib import Path
 from vllm_frontier.launch import processes, segments
 
 TMP_PREFIX = "vf-"
-OWNER = ".owner"
 
 # The path of a socket has at most 107 characters, a slash and 36 for its own name included.
 _TMP_LONGEST = 107 - 37
-_NAME = re.compile(r"vf-(?P<word>[a-z]+-)?(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{4}")
+_NAME = re.compile(
+    r"vf-(?:(?P<word>[a-z]+)-)?(?P<pid>\d+)-(?P<start>\d+)-(?P<where>[0-9a-f]{4})-[0-9a-f]{4}"
+)
 _SHORT = Path("/tmp")
 _END_S = 5.0
 _POLL_S = 0.01
@@ -41,29 +42,19 @@ def owned_folder(prefix: str, *, longest: int) -> Path:
     Raises:
         OSError: it cannot be made, for want of space or permission.
     """
-    import shutil  # the supervisor does without these
-    import tempfile
+    import tempfile  # the supervisor does without it
 
     me = processes.read_process(os.getpid())
-    name = f"{prefix}{os.getpid()}-{me.start if me else 0}-"
+    name = f"{prefix}{os.getpid()}-{me.start if me else 0}-{_here()}-"
     parent = Path(tempfile.gettempdir())
     too_long = len(str(parent / name)) + 4 > longest
     if too_long and os.access(_SHORT, os.W_OK | os.X_OK):
         parent = _SHORT
     while True:
         folder = parent / (name + os.urandom(2).hex())
-        hidden = folder.with_name(f".{folder.name}")
         with contextlib.suppress(FileExistsError):
-            hidden.mkdir(mode=0o700)
-            break
-    try:
-        # Nobody ever sees it without its owner.
-        (hidden / OWNER).write_text(json.dumps(_here()))
-        hidden.rename(folder)
-    except OSError:
-        shutil.rmtree(hidden, ignore_errors=True)
-        raise
-    return folder
+            folder.mkdir(mode=0o700)
+            return folder
 
 
 def private_tmp() -> Path:
@@ -116,12 +107,12 @@ def remove_abandoned() -> list[Path]:
     return [folder for folder in found if folder not in in_use and remove_tmp(folder)]
 
 
-def _here() -> dict[str, str]:
+def _here() -> str:
     """Where a pid and a start time mean one process."""
     namespace = ""
     with contextlib.suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink())
-    return {"boot": processes.boot_id(), "namespace": namespace}
+    return hashlib.sha256(f"{processes.boot_id()} {namespace}".encode()).hexdigest()[:4]
 
 
 def _folders() -> list[Path]:
@@ -140,20 +131,16 @@ def _is_owned(folder: Path) -> bool:
     if _NAME.fullmatch(folder.name) is None or folder.is_symlink():
         return False
     try:
-        return folder.lstat().st_uid == os.geteuid() and (folder / OWNER).is_file()
+        return folder.is_dir() and folder.lstat().st_uid == os.geteuid()
     except OSError:
         return False
 
 
 def _is_abandoned(folder: Path) -> bool:
     match = _NAME.fullmatch(folder.name)
-    if match is None or not _is_owned(folder):
-        return False
-    try:
-        owner = json.loads((folder / OWNER).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return owner == _here() and not _runs(match)
+    return (
+        match is not None and match["where"] == _here() and not _runs(match) and _is_owned(folder)
+    )
 
 
 def _has_word(folder: Path) -> bool:

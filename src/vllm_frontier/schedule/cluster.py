@@ -14,7 +14,7 @@ import ray
 from vllm_frontier.errors import EngineError, Interrupted
 from vllm_frontier.launch.family import kill_family
 from vllm_frontier.launch.folders import owned_folder, remove_tmp
-from vllm_frontier.launch.processes import ProcessId, kill_process, process_table
+from vllm_frontier.launch.processes import ProcessId, process_table
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.trial.plan import Plan
 
@@ -62,10 +62,9 @@ class OwnCluster:
         """Raise Interrupted once one of the processes has ended, and end the others."""
         for name, process in self._needed.items():
             if process is None or not process.alive():
-                # With the raylet go its workers' launches; shutting Ray down takes a while.
-                for each in self._needed.values():
-                    if each is not None and each.alive():
-                        kill_process(each.pid)
+                # With the raylet go its workers' launches; shutting Ray down takes a while, and
+                # some of its processes would notice only after a minute.
+                kill_family()
                 raise Interrupted(f"Ray's {name} ended")
 
 
