@@ -15,7 +15,7 @@ import yaml
 from vllm_frontier.engine.simulated.card_file import card_folder
 
 # Long enough for something to happen in the middle of a phase.
-TIME = {"load_s": 20, "profile_s": 4, "capture_s": 4, "scale": 0.1}
+TIME = {"load_s": 20, "profile_s": 4, "capture_s": 4, "scale": 0.06}
 
 
 def command(folder: Path, *more: str, out: str = "s") -> list[str]:

@@ -1,15 +1,11 @@
 """Whole sweeps through Ray on the simulated card, as a user starts them."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import polars as pl
-import psutil
 import pytest
 
 SWEEP = (
@@ -26,19 +22,6 @@ def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *words], cwd=cwd, capture_output=True, text=True, timeout=240, check=False
     )
-
-
-def processes_of(folder: Path) -> list[psutil.Process]:
-    """Live processes that name the folder in their command line or environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            told = " ".join(process.cmdline()) + " ".join(process.environ().values())
-        except psutil.Error:
-            continue
-        if str(folder) in told and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -155,39 +138,6 @@ def test_another_sweep_is_refused(finished: Path) -> None:
     assert "holds another sweep's results" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
     assert (finished / "s/sweep.yaml").read_bytes() == before
-
-
-def test_ctrl_c_leaves_nothing_behind_and_resume_goes_on(tmp_path: Path) -> None:
-    words = ["run", *SWEEP, "grid.depth=[0,1,2]", "grid.context=[8192]", "--out", "s"]
-    sweep = subprocess.Popen(
-        [*COMMAND, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, env={**os.environ, "FRONTIER_TEST": str(tmp_path)},
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 90
-        while not list(tmp_path.glob("s/attempts/*/*/outcome.json")):
-            assert time.monotonic() < deadline
-            assert sweep.poll() is None
-            time.sleep(0.05)
-        sweep.send_signal(signal.SIGINT)
-        output = sweep.communicate(timeout=30)[0]
-    finally:
-        sweep.kill()
-    assert sweep.returncode == 130
-    assert "vllm-frontier resume s" in output
-    assert "Traceback" not in output
-    deadline = time.monotonic() + 5
-    while processes_of(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes_of(tmp_path) == []
-
-    done_before = {path.parent.parent.name for path in tmp_path.glob("s/attempts/*/*/outcome.json")}
-    resumed = call("resume", "s", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    trials = pl.read_parquet(tmp_path / "s/trials.parquet")
-    assert trials.filter(pl.col("status") == "measured").height == 6
-    for cell_id in done_before:
-        assert trials.filter(pl.col("cell_id") == cell_id).height == 1
 
 
 def test_a_cell_that_fails_is_tried_again_and_the_exit_code_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ray import tune
 from vllm_frontier import contention, telemetry
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.errors import EngineError
-from vllm_frontier.launch.processes import ProcessId
+from vllm_frontier.launch.processes import ProcessId, name_of
 from vllm_frontier.outcome import FailureClass, Outcome, Phase
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.trial import AttemptRequest, Progress, Steps, run_attempt
@@ -107,13 +107,15 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
         self._steps = run_attempt(self._request)
 
     def _watched(self) -> tuple[ProcessId, ...]:
-        """Without the driver or Ray's raylet, which is the parent, this worker has no future.
+        """Without the driver or Ray's raylet this worker has no future.
 
-        It takes Ray's worker some ten seconds to notice; a launch is to end before.
+        It takes Ray's worker some ten seconds to notice; a launch is to end before. Where
+        something else than the raylet started the worker (a container's runtime), that may go.
         """
         driver = self._common.driver if self._here else None
-        found = (driver, ProcessId.of(os.getppid()))
-        return tuple(process for process in found if process is not None)
+        parent = os.getppid()
+        raylet = ProcessId.of(parent) if name_of(parent) == "raylet" else None
+        return tuple(process for process in (driver, raylet) if process is not None)
 
     def _own_baseline(self, cards: tuple[str, ...]) -> MemoryState:
         """What was in use on another node before this process launched anything there."""
