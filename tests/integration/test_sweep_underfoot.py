@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from running_sweep import command, environment, launched, loading, nothing_left, running
+from running_sweep import command, environment, launched, loading, nothing_left, running, until
 
 ENDS_IN_S = 15.0
 
@@ -152,13 +152,11 @@ def test_a_worker_of_ray_that_is_killed_leaves_nothing_and_its_cell_is_tried_aga
     with running(tmp_path, env={"TMPDIR": str(temporary)}) as sweep:
         loading(tmp_path)
         worker = worker_of(tmp_path)
-        mine = launched(tmp_path)
-        assert len(mine) == 4  # supervisor, API server, EngineCore, worker
+        # Supervisor, API server, EngineCore and worker.
+        until(lambda: len(launched(tmp_path)) == 4, 20)
+        mine = {process.pid for process in launched(tmp_path)}
         os.kill(worker, signal.SIGKILL)
-        killed_at = time.monotonic()
-        while any(process.is_running() for process in mine):
-            assert time.monotonic() - killed_at < 2.0
-            time.sleep(0.02)
+        until(lambda: not mine & {process.pid for process in launched(tmp_path)}, 2.0)
         output, _ = sweep.communicate(timeout=120)
     assert sweep.returncode == 0, output
     assert "raylet" not in output

@@ -83,13 +83,15 @@ class MarkedProcesses:
         """Shared memory of the sweep that is still there.
 
         Args:
-            all_new: count everything that appeared since the beginning, seen in use or not.
+            all_new: count everything that appeared since the beginning and that nobody uses now.
                 Segments that a process made within milliseconds of being killed by somebody else
                 than its supervisor are not known to be anybody's.
         """
         found = {name for name in self.segments if Path("/dev/shm", name).exists()}
         if all_new:
-            found |= {name for name, _ in _segments_there() - self._there_before}
+            in_use = _segments_in_use()
+            new = _segments_there() - self._there_before
+            found |= {name for name, _ in new if name not in in_use}
         return sorted(found)
 
     def _marks(self, process: Process) -> tuple[bool, bool]:
@@ -102,6 +104,15 @@ class MarkedProcesses:
             launched = any(each.startswith(LAUNCH_MARK) for each in environment)
             self._known[key] = (before[0] or ours, before[1] or launched)
         return self._known[key]
+
+
+def _segments_in_use() -> set[str]:
+    """Of anybody's processes: other servers may run on this machine."""
+    found: set[str] = set()
+    for process in _table():
+        with contextlib.suppress(OSError):
+            found |= set(_SEGMENT.findall(Path(f"/proc/{process.pid}/maps").read_text()))
+    return found
 
 
 def _segments_there() -> set[tuple[str, int]]:
