@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -259,7 +259,8 @@ def _run(
     except Interrupted as interrupted:
         began = SweepPaths(folder).sweep_yaml.exists()
         told = _go_on(folder) if began else "Nothing was launched."
-        console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True)
+        with suppress(OSError):  # the terminal may be what is gone
+            console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True)
         return EXIT_INTERRUPTED
     found = result.load(folder)
     if as_json:

@@ -212,6 +212,8 @@ class Driver:
         launch = records.read_launch(paths)
         supervisor, worker = (_process_here(launch.get(who)) for who in ("supervisor", "worker"))
         tmp = Path(launch["tmp"]) if isinstance(launch.get("tmp"), str) else None
+        if worker is not None and worker.alive() and worker.pid != os.getpid():
+            supervisor = tmp = None  # it runs for a sweep that this folder is a copy of
         if supervisor is not None:
             end_leftovers(supervisor, None, tmp=tmp)
         if worker is not None and tmp is not None:

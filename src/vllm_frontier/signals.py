@@ -94,7 +94,11 @@ class Signals:
         count = 0
         with suppress(OSError), open(self._pipe[0], "rb", buffering=0) as numbers:  # noqa: PTH123
             while data := numbers.read(64):
-                count += sum(number in self._before for number in data)
+                # A terminal that is closed may tell twice: the kernel does, and a shell as well.
+                count += sum(
+                    number in self._before and (number != signal.SIGHUP or count == 0)
+                    for number in data
+                )
                 if count > 1:
                     self._leave()
 

@@ -97,3 +97,15 @@ def test_a_terminal_that_is_closed_ends_the_sweep_in_good_order(tmp_path: Path) 
             process.kill()
     assert (tmp_path / "s/trials.parquet").is_file()
     assert not (tmp_path / "s/lock.json").exists()
+
+
+def test_a_closed_terminal_that_tells_twice_is_one_signal(tmp_path: Path) -> None:
+    """The kernel does, and an interactive shell as well."""
+    with running(tmp_path) as sweep:
+        loading(tmp_path)
+        sweep.send_signal(signal.SIGHUP)
+        time.sleep(0.05)
+        sweep.send_signal(signal.SIGHUP)
+        assert sweep.wait(IN_A_WHILE_S) == 130
+        nothing_left(tmp_path, 5)
+    assert (tmp_path / "s/trials.parquet").is_file()

@@ -171,3 +171,25 @@ def test_a_reader_that_has_seen_enough_does_not_end_the_sweep(tmp_path: Path) ->
         sweep.stdout.close()
         assert sweep.wait(120) == 0
     assert pl.read_parquet(tmp_path / "s/trials.parquet")["status"].to_list() == ["measured"] * 2
+
+
+def test_a_copy_of_a_running_sweep_does_not_end_its_launch(tmp_path: Path) -> None:
+    with running(tmp_path, *QUICK, "schedule.retries=0") as sweep:
+        loading(tmp_path)
+        subprocess.run(["cp", "-a", tmp_path / "s", tmp_path / "copy"], check=True)
+        copied = told(tmp_path, "resume", "copy")
+        output, _ = sweep.communicate(timeout=120)
+    assert copied.returncode == 0, copied.stderr
+    assert sweep.returncode == 0, output
+    for folder in ("s", "copy"):
+        trials = pl.read_parquet(tmp_path / folder / "trials.parquet")
+        assert trials.filter(pl.col("status") == "measured").height == 2
+        assert trials.filter(pl.col("status") == "failed").height == 0
+
+
+def test_a_password_in_a_model_s_address_is_masked_to_the_end(tmp_path: Path) -> None:
+    with running(tmp_path, *QUICK, "model.id='https://u:canaryPassword01@hf.co/x'") as sweep:
+        output, _ = sweep.communicate(timeout=120)
+    assert sweep.returncode == 0, output
+    assert "To serve with these settings" in output
+    assert holding(tmp_path / "s", ("canaryPassword01",)) == []

@@ -162,3 +162,10 @@ def test_only_its_own_folders_are_removed(tmp_path: Path) -> None:
     assert remove_tmp(link) is False
     assert kept.is_dir()
     assert link.readlink() == kept
+
+
+def test_secrets_in_a_json_argument_are_masked() -> None:
+    argv = ["serve", "--hf-overrides", '{"token": "abc", "a": [{"api_key": "x", "depth": 3}]}']
+    assert mask_secrets(argv)[2] == '{"token": "***", "a": [{"api_key": "***", "depth": 3}]}'
+    untouched = '{"method":"mtp","num_speculative_tokens":3}'
+    assert mask_secrets([untouched]) == [untouched]

@@ -261,14 +261,19 @@ def test_any_bit_and_any_cut(
 
 
 def many(store: SweepStore, count: int) -> None:
-    """Attempts in plenty: links to the files of one."""
+    """Attempts in plenty: links to the tables of one, and its documents under other names."""
     template = finish(store, CELL, GOOD)
-    names = sorted(each.name for each in template.root.iterdir())
+    tables = [template.trial_parquet, template.runs_parquet]
+    documents = [template.attempt_json, template.outcome_json]
+    texts = {each.name: each.read_text() for each in documents}
     for number in range(1, count):
-        folder = store.paths.attempt(f"{number:016x}", 1).root
+        cell_id = f"{number:016x}"
+        folder = store.paths.attempt(cell_id, 1).root
         folder.mkdir(parents=True)
-        for name in names:
-            os.link(template.root / name, folder / name)
+        for table in tables:
+            os.link(table, folder / table.name)
+        for name, text in texts.items():
+            (folder / name).write_text(text.replace(template.cell_id, cell_id))
 
 
 def test_every_file_is_read_once_to_decide_what_is_left(
@@ -306,3 +311,25 @@ def test_ten_thousand_attempts_are_checked_and_read_in_three_seconds(store: Swee
     assert len(found) == 10_000
     assert {each.status for each in found} == {Status.MEASURED}
     assert elapsed < 3
+
+
+@pytest.mark.parametrize(("key", "value"), [("cell_id", "0" * 16), ("attempt", 2)])
+def test_a_document_of_another_attempt_is_damaged(
+    store: SweepStore, key: str, value: object
+) -> None:
+    attempt = finish(store, CELL, GOOD)
+    document = json.loads(attempt.outcome_json.read_text())
+    attempt.outcome_json.write_text(json.dumps(document | {key: value}))
+    stock, told = store.take_stock()
+    assert [each.status for each in stock] == [Status.INTERRUPTED]
+    assert [each.path for each in told] == [attempt.outcome_json]
+    assert "is that of another attempt" in str(told[0])
+    store.compact()
+
+
+def test_folders_with_odd_names_are_nobodys(store: SweepStore) -> None:
+    attempt = finish(store, CELL, GOOD)
+    for name in ("²", "007", "0", "-1", "1 ", "notes"):
+        (attempt.root.parent / name).mkdir()
+    assert store.paths.numbers(attempt.cell_id) == [1]
+    assert len(store.outcomes()) == 1

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.store import atomic
+from vllm_frontier.store.lock import holder
 from vllm_frontier.store.paths import SweepPaths
 from vllm_frontier.store.rows import (
     axes_row,
@@ -197,3 +198,26 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
             assert len(content) == 800_000
             assert content == content[:8] * 100_000
         assert all(each == path or atomic.is_temporary(each) for each in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pid": "abc"},
+        {"pid": -1},
+        {"pid": 1.5},
+        {"process_started_at": None},
+        {"since": "y"},
+        {"since": 1e30},
+        {"host": 3},
+    ],
+)
+def test_a_lock_file_with_a_wrong_value_names_nobody(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    paths = SweepPaths(tmp_path)
+    told = {"pid": 7, "host": "h", "process_started_at": 1.0, "since": 2.0}
+    paths.lock_holder.write_text(json.dumps(told))
+    assert holder(paths) is not None
+    paths.lock_holder.write_text(json.dumps(told | changes))
+    assert holder(paths) is None

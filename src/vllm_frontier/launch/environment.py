@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 MASK = "***"
 
@@ -103,7 +105,23 @@ def _mask_arguments(argv: Sequence[str]) -> list[str]:
     return masked
 
 
+def _mask_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: MASK if each and is_secret(str(key)) else _mask_json(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_mask_json(each) for each in value]
+    return value
+
+
 def _mask_text(text: str) -> str:
+    if text.startswith("{"):
+        with suppress(ValueError):
+            document = json.loads(text)
+            if (masked := _mask_json(document)) != document:
+                text = json.dumps(masked)
     assignment = _ASSIGNMENT.fullmatch(text)
     if assignment and _SECRET.search(assignment["name"].removeprefix("--env=").removeprefix("-e")):
         return f"{assignment['name']}={MASK}"

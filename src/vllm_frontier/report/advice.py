@@ -60,7 +60,7 @@ def choose(result: Result, wanted: Wanted) -> Advice:
         min_decode=wanted.min_decode,
     )
     rows = choices(leading, task=wanted.task).collect()
-    spec = spec_from_document(result.config)
+    spec = spec_from_document(result.config, secrets=False)
     engine = create_engine(spec)
     chosen = []
     for row, choice in zip(rows.iter_rows(named=True), documents.objects(rows.lazy()), strict=True):

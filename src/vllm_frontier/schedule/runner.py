@@ -39,6 +39,7 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
             _tune(search, plan, listener, scratch)
         finally:
             ray.shutdown()
+            plan.signals.listen()
 
 
 @contextmanager

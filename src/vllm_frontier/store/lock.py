@@ -22,6 +22,8 @@ from vllm_frontier.store import atomic
 from vllm_frontier.store.paths import SweepPaths
 
 _START_TOLERANCE_S = 1.0
+_PIDS = 2**22 + 1
+_YEAR_9999 = 253_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,17 @@ class SweepLock:
 def holder(paths: SweepPaths) -> Holder | None:
     """Who writes the sweep, as far as the file beside the lock tells."""
     try:
-        content = json.loads(paths.lock_holder.read_text())
-        return Holder(**content)
+        found = Holder(**json.loads(paths.lock_holder.read_text()))
     except (OSError, ValueError, TypeError):
         return None
+    moments = found.process_started_at, found.since
+    sound = (
+        type(found.pid) is int
+        and 0 < found.pid < _PIDS
+        and isinstance(found.host, str)
+        and all(type(each) in (int, float) and 0 <= each < _YEAR_9999 for each in moments)
+    )
+    return found if sound else None
 
 
 def live_holder(paths: SweepPaths) -> Holder | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 TABLES = ("trials", "runs", "frontier", "boundaries")
 
 
@@ -114,7 +116,7 @@ class SweepPaths:
 
 
 def _numbers(cell: Path) -> list[int]:
-    return sorted(int(name) for name in _folders(cell) if name.isdigit())
+    return sorted(int(name) for name in _folders(cell) if _NUMBER.fullmatch(name))
 
 
 def _folders(folder: Path) -> list[str]:

@@ -155,7 +155,10 @@ def _parsed(
     path: Path, document: dict[str, Any], launch: Mapping[str, Any], damage: list[Damage]
 ) -> RecordedOutcome | None:
     try:
-        return _recorded(document, launch)
+        found = _recorded(document, launch)
+        if [found.cell_id, str(found.attempt)] == [path.parent.parent.name, path.parent.name]:
+            return found
+        damage.append(Damage(path, "is that of another attempt"))
     except KeyError as error:
         damage.append(Damage(path, f"lacks {error}"))
     except (AttributeError, TypeError, ValueError) as error:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vllm_frontier.grid import Cell
+from vllm_frontier.launch.environment import mask_secrets
 from vllm_frontier.outcome import (
     Failure,
     FailureClass,
@@ -117,7 +118,7 @@ def trial_row(
         **{name: getattr(outcome, name) for name in _PLAIN},
         "engine": spec.engine.kind,
         "engine_version": outcome.facts.engine_version or engine_version,
-        "model": spec.model.id,
+        "model": mask_secrets([spec.model.id])[0],
         "quantization": spec.model.quantization,
         "card": spec.card.name,
         "card_memory_gib": spec.card.memory_gib,
