@@ -109,3 +109,19 @@ def test_a_closed_terminal_that_tells_twice_is_one_signal(tmp_path: Path) -> Non
         assert sweep.wait(IN_A_WHILE_S) == 130
         nothing_left(tmp_path, 5)
     assert (tmp_path / "s/trials.parquet").is_file()
+
+
+def test_a_signal_while_ray_shuts_down_is_heard(tmp_path: Path) -> None:
+    """Its C code takes the handler for SIGTERM away."""
+    with running(tmp_path, "workload.tasks=[prose]") as sweep:
+        assert sweep.stdout is not None
+        for line in sweep.stdout:
+            if "[2/2" in line:
+                break
+        time.sleep(0.3)
+        sweep.send_signal(signal.SIGTERM)
+        output = sweep.stdout.read()
+        assert sweep.wait(IN_A_WHILE_S) == 130
+        assert "Interrupted (SIGTERM)" in output
+        nothing_left(tmp_path, 5)
+    assert (tmp_path / "s/trials.parquet").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -18,7 +19,10 @@ from vllm_frontier.schedule.adapter import LastFault, SearchAdapter, Stopped
 from vllm_frontier.schedule.callbacks import InterruptCallback, ParkingStopper, WorkerCallback
 from vllm_frontier.schedule.trainable import AttemptTrainable, Common
 from vllm_frontier.search import Search
+from vllm_frontier.signals import Signals
 from vllm_frontier.trial.plan import Listener, Plan
+
+HANDLERS_BACK_S = 0.02
 
 
 def run(search: Search, plan: Plan, listener: Listener) -> None:
@@ -38,8 +42,16 @@ def run(search: Search, plan: Plan, listener: Listener) -> None:
             plan.signals.listen()  # Ray has put a handler of its own in place
             _tune(search, plan, listener, scratch)
         finally:
-            ray.shutdown()
-            plan.signals.listen()
+            _shut_down(plan.signals)
+
+
+def _shut_down(signals: Signals) -> None:
+    """Shut Ray down, which takes a second or two and takes our handler for SIGTERM away."""
+    shutting = threading.Thread(target=ray.shutdown)
+    shutting.start()
+    while shutting.is_alive():
+        shutting.join(HANDLERS_BACK_S)
+        signals.listen()
 
 
 @contextmanager
