@@ -84,6 +84,8 @@ def check_numbers(conf: SweepConf) -> None:
         "workload.warmups": conf.workload.warmups,
         "workload.temperature": conf.workload.temperature,
         "schedule.retries": conf.schedule.retries,
+        "search.audit": conf.search.audit,
+        "search.seed": conf.search.seed,
         "card.reserved_gib": conf.card.reserved_gib,
         "card.baseline_tolerance_gib": conf.card.baseline_tolerance_gib,
         "card.drain_timeout_s": conf.card.drain_timeout_s,
@@ -108,7 +110,9 @@ def check_choices(conf: SweepConf) -> None:
     """Words that must come from a closed set, and what each of them needs."""
     _one_of("engine.kind", conf.engine.kind, ENGINE_KINDS)
     _one_of("card.kind", conf.card.kind, CARD_KINDS)
-    _one_of("search.strategy", conf.search.strategy, ("exhaustive",))
+    _one_of("search.strategy", conf.search.strategy, ("exhaustive", "boundary"))
+    _one_of("search.verify", conf.search.verify, ("all", "boundaries", "frontier"))
+    _one_of("search.measure", conf.search.measure, ("frontier", "boundaries", "all"))
     method = conf.model.speculation.method
     _one_of("model.speculation.method", method, METHODS)
     if method in ("eagle3", "draft_model") and not conf.model.speculation.model:

@@ -87,6 +87,10 @@ class WorkloadConf:
 @dataclass
 class SearchConf:
     strategy: str = "exhaustive"
+    verify: str = "boundaries"
+    measure: str = "frontier"
+    audit: int = 3
+    seed: int = 0
     max_hours: Optional[float] = None
     max_launches: Optional[int] = None
 

@@ -84,6 +84,15 @@ class FailureClass(StrEnum):
         return Status.INVALID if self in _INVALID else Status.FAILED
 
 
+class Purpose(StrEnum):
+    """What a launch was made for."""
+
+    PROOF = "proof"  # to know whether the cell works
+    AUDIT = "audit"  # to check what was inferred
+    SPEED = "speed"  # only to measure: that the cell works was known
+    SPEED_CHECK = "speed_check"  # whether a speed holds for another window and share
+
+
 class SpecState(StrEnum):
     """Whether the speculation of a measured cell really took place."""
 
@@ -136,6 +145,7 @@ class StartupFacts:
     graph_gib: float | None = None
     graph_mode: str | None = None  # the mode vLLM resolved to, e.g. FULL_AND_PIECEWISE
     auto_context: int | None = None  # what `--max-model-len auto` was reduced to
+    free_gib: float | None = None  # free on the card before the launch, where vLLM says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +198,24 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a launch decoded, tokens/s.
+
+    The median over tasks of their medians over repeats; low and high are the range of repeats:
+    of every repeat the median over its tasks, and of these the smallest and the largest.
+    """
+
+    decode_tok_s: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How one attempt ended. Times are seconds; `*_at` are seconds since the epoch, UTC.
+
+    `with_speed` says whether its speed was to be measured, too; without, a server that filled
+    its window has done all that was asked.
 
     `phase` is the phase in which the attempt ended (`stop` when everything was done).
     `exit_code` and `signal` are those of the server when it ended by itself; both are None
@@ -213,5 +239,8 @@ class Outcome:
     driver: str | None = None
     spec_state: SpecState | None = None
     log_tail: str | None = None
+    purpose: Purpose = Purpose.PROOF
+    with_speed: bool = True
+    speed: Speed | None = None
     started_at: float = 0.0
     ended_at: float = 0.0

@@ -106,9 +106,21 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpec:
-    """Which cells are launched, and within what budget (None: no limit)."""
+    """Which cells are launched, and within what budget (None: no limit).
+
+    The rest is for the strategy `boundary`. `verify` says how much is proven by launches: every
+    cell (`all`), both sides of every boundary (`boundaries`), or of those that the frontier
+    rests on (`frontier`). `measure` says where speed is measured: each depth, with and without
+    graphs, at its longest working window (`frontier`), at every boundary (`boundaries`), or in
+    every cell that works (`all`). `audit` inferred cells are launched as a spot check; `seed`
+    decides among cells that are equally uncertain.
+    """
 
     strategy: str = "exhaustive"
+    verify: str = "boundaries"
+    measure: str = "frontier"
+    audit: int = 3
+    seed: int = 0
     max_hours: float | None = None
     max_launches: int | None = None
 

@@ -6,7 +6,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.outcome import Status
+from vllm_frontier.outcome import Outcome, Status
+from vllm_frontier.search.protocol import Ask, Outlook
 
 
 class Exhaustive:
@@ -34,16 +35,19 @@ class Exhaustive:
         self._failures: Counter[Cell] = Counter()
 
     @property
-    def planned(self) -> tuple[Cell, ...]:
-        """All cells, in order."""
-        return self._cells
+    def outlook(self) -> Outlook:
+        """Every cell is launched."""
+        left = len(self._pending) + len(self._out)
+        if self._left is not None:
+            left = min(left, self._left + len(self._out))
+        return Outlook(known=len(self._known) - len(self._pending) - len(self._out), launches_left=left)
 
     @property
     def finished(self) -> bool:
         """Whether every cell has its outcome, or the budget is used up."""
         return not self._out and (not self._pending or self._left == 0)
 
-    def ask(self) -> Cell | None:
+    def ask(self) -> Ask | None:
         """The next cell, None when none is left or the budget is used up."""
         if not self._pending or self._left == 0:
             return None
@@ -51,10 +55,11 @@ class Exhaustive:
             self._left -= 1
         cell, _ = self._pending.popitem(last=False)
         self._out.add(cell)
-        return cell
+        return Ask(cell)
 
-    def tell(self, cell: Cell, status: Status) -> None:
+    def tell(self, cell: Cell, outcome: Outcome) -> None:
         """Note how an attempt ended; one that failed goes to the end of the queue."""
+        status = outcome.status
         self._out.discard(cell)
         self._pending.pop(cell, None)
         if status is Status.FAILED:

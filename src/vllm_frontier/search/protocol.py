@@ -1,11 +1,40 @@
-"""What a search is: asked for the next cell, told how each attempt ended."""
+"""What a search is: asked for the next launch, told how each attempt ended."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.outcome import Status
+from vllm_frontier.outcome import Outcome, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A launch that a search wants.
+
+    Attributes:
+        cell: what to launch.
+        purpose: what for.
+        with_speed: whether to measure speed, too, where the window can be filled.
+    """
+
+    cell: Cell
+    purpose: Purpose = Purpose.PROOF
+    with_speed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How far a search is.
+
+    Attributes:
+        known: cells whose answer is known, by a launch or by inference.
+        launches_left: launches that it still expects to need.
+    """
+
+    known: int
+    launches_left: int
 
 
 class Search(Protocol):
@@ -16,19 +45,19 @@ class Search(Protocol):
     """
 
     @property
-    def planned(self) -> tuple[Cell, ...]:
-        """The cells it means to launch, in order, finished ones included."""
-        ...
-
-    @property
     def finished(self) -> bool:
         """Whether nothing is left to ask for and nothing asked for is still out."""
         ...
 
-    def ask(self) -> Cell | None:
-        """The next cell to launch; None when there is none now (or none at all)."""
+    @property
+    def outlook(self) -> Outlook:
+        """How far it is, and what it expects."""
         ...
 
-    def tell(self, cell: Cell, status: Status) -> None:
+    def ask(self) -> Ask | None:
+        """The next launch; None when there is none now (or none at all)."""
+        ...
+
+    def tell(self, cell: Cell, outcome: Outcome) -> None:
         """An attempt at the cell has ended."""
         ...
