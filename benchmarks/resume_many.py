@@ -24,7 +24,7 @@ from vllm_frontier.identity import identify
 from vllm_frontier.outcome import Outcome, Phase, Run, StartupFacts, Status
 from vllm_frontier.search import create_search
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier.store import rows
+from vllm_frontier.store import records, rows
 from vllm_frontier.store.sweep_store import SweepStore
 from vllm_frontier.sweep import make_tables
 
@@ -104,9 +104,9 @@ def decide(store: SweepStore, spec: SweepSpec) -> None:
     attempts, damaged = store.take_stock()
     if damaged:
         raise SystemExit("what was just written is damaged")
-    search = create_search(spec.grid.cells(), spec.search, spec.schedule)
-    for record in attempts:
-        search.tell(record.cell, record.status)
+    search = create_search(spec)
+    for record in records.by_end(attempts):
+        search.tell(record.cell, record.outcome())
     search.ask()
 
 

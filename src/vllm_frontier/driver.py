@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +26,6 @@ from vllm_frontier.search import Search
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import records, rows
 from vllm_frontier.store.paths import AttemptPaths
-from vllm_frontier.store.records import RecordedOutcome
 from vllm_frontier.store.sweep_store import SweepStore
 from vllm_frontier.trial import Progress
 from vllm_frontier.trial.plan import OpenAttempt
@@ -101,13 +99,13 @@ class Driver:
             self._display.warn(f"{damage}; its cell runs again")
         if self._store.changed is not None:
             self._display.warn(f"Not the sweep that was begun here: {self._store.changed}")
-        for record in sorted(attempts, key=_began):
+        for record in records.by_end(attempts):
             if record.status is Status.INTERRUPTED:
                 self._clean_up(
                     record.cell, self._store.paths.attempt(record.cell_id, record.attempt)
                 )
             self._note(record.cell, record.status)
-            search.tell(record.cell, record.status)
+            search.tell(record.cell, record.outcome())
 
     def baseline(self, cards: tuple[str, ...]) -> MemoryState:
         """What is in use while nothing of this sweep runs; on a card the least of all its runs.
@@ -230,11 +228,6 @@ class Driver:
         known = self._statuses.get(cell)
         if known is None or not known.is_final or status.is_final:
             self._statuses[cell] = status
-
-
-def _began(record: RecordedOutcome) -> float:
-    started_at = record.row.get("started_at")
-    return started_at.timestamp() if isinstance(started_at, datetime) else 0.0
 
 
 def _process_here(told: Any) -> ProcessId | None:

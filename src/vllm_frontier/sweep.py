@@ -96,7 +96,7 @@ def run_sweep(
     cards = own_cards(spec)
     identity = identify(spec, version)
     cells = spec.grid.cells()
-    search = create_search(cells, spec.search, spec.schedule)
+    search = create_search(spec)
     store, resumed = SweepStore.create_or_open(
         folder, document, identity, allow_changed=allow_changed
     )

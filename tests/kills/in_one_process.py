@@ -33,8 +33,9 @@ _NAMED = ("os.mkdir", "os.rmdir", "os.rename", "os.remove", "os.truncate", "os.l
 def one_after_another(search: Search, plan: Plan, listener: Listener) -> None:
     """Run a search to its end in this process; a `trial.plan.Schedule`."""
     with plan.signals.held():
-        while not plan.out_of_time() and (cell := search.ask()) is not None:
+        while not plan.out_of_time() and (wanted := search.ask()) is not None:
             plan.signals.check()
+            cell = wanted.cell
             opened = listener.open_attempt(cell)
             request = AttemptRequest(
                 spec=plan.spec,
@@ -48,7 +49,7 @@ def one_after_another(search: Search, plan: Plan, listener: Listener) -> None:
             )
             with _closed(run_attempt(request)) as steps:
                 outcome = _follow(steps, request, plan, listener)
-            search.tell(cell, outcome.status)
+            search.tell(cell, outcome)
             listener.ended(cell, opened.number, outcome, None)
 
 

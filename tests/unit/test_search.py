@@ -1,19 +1,24 @@
 from collections.abc import Callable
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.outcome import Status
-from vllm_frontier.search import Exhaustive
+from vllm_frontier.outcome import Outcome, Phase, Purpose, Status
+from vllm_frontier.search import Ask, Exhaustive
 
 CELLS = tuple(Cell(depth, 8192, True, 0.9) for depth in range(3))
 
 
-def drive(search: Exhaustive, outcome_of: Callable[[Cell, int], Status]) -> list[Cell | None]:
-    asked: list[Cell | None] = []
+def ended(status: Status) -> Outcome:
+    return Outcome(status, Phase.STOP)
+
+
+def drive(search: Exhaustive, outcome_of: Callable[[Cell, int], Status]) -> list[Cell]:
+    asked: list[Cell] = []
     while not search.finished:
-        cell = search.ask()
-        assert cell is not None
-        asked.append(cell)
-        search.tell(cell, outcome_of(cell, asked.count(cell)))
+        wanted = search.ask()
+        assert wanted is not None
+        assert wanted == Ask(wanted.cell, Purpose.PROOF, with_speed=True)
+        asked.append(wanted.cell)
+        search.tell(wanted.cell, ended(outcome_of(wanted.cell, asked.count(wanted.cell))))
     return asked
 
 
@@ -42,22 +47,22 @@ def test_a_cell_that_recovers_is_not_tried_further() -> None:
 
 def test_earlier_attempts_count_when_a_sweep_goes_on() -> None:
     search = Exhaustive(CELLS, retries=1)
-    search.tell(CELLS[0], Status.MEASURED)
-    search.tell(CELLS[1], Status.FAILED)
-    search.tell(CELLS[2], Status.INTERRUPTED)
+    search.tell(CELLS[0], ended(Status.MEASURED))
+    search.tell(CELLS[1], ended(Status.FAILED))
+    search.tell(CELLS[2], ended(Status.INTERRUPTED))
     assert drive(search, lambda *_: Status.FAILED) == [CELLS[1], CELLS[2], CELLS[2]]
 
 
 def test_cells_that_the_grid_no_longer_has_are_not_asked_for() -> None:
     search = Exhaustive(CELLS[:1])
-    search.tell(CELLS[2], Status.FAILED)
+    search.tell(CELLS[2], ended(Status.FAILED))
     assert drive(search, lambda *_: Status.MEASURED) == [CELLS[0]]
 
 
 def test_budget_ends_the_search_and_nothing_is_asked_while_out() -> None:
     search = Exhaustive(CELLS, max_launches=1)
-    assert search.ask() is CELLS[0]
+    assert search.ask() == Ask(CELLS[0])
     assert search.ask() is None
     assert not search.finished
-    search.tell(CELLS[0], Status.FAILED)
+    search.tell(CELLS[0], ended(Status.FAILED))
     assert search.finished

@@ -13,7 +13,7 @@ from vllm_frontier.config import spec_from_document
 from vllm_frontier.outcome import Status
 from vllm_frontier.search import create_search
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier.store.records import RecordedOutcome
+from vllm_frontier.store.records import RecordedOutcome, by_end
 from vllm_frontier.store.sweep_store import SweepStore
 
 
@@ -55,9 +55,9 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
 
 def _goes_on(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> bool:
     """Whether `resume` would launch anything."""
-    search = create_search(spec.grid.cells(), spec.search, spec.schedule)
-    for record in records:
-        search.tell(record.cell, record.status)
+    search = create_search(spec)
+    for record in by_end(records):
+        search.tell(record.cell, record.outcome())
     return search.ask() is not None
 
 

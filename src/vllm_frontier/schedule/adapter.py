@@ -99,9 +99,10 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next attempt; FINISHED rather than None whenever nothing is running."""
         over = self._given_up or self._plan.out_of_time()
-        cell = None if over else self._search.ask()
-        if cell is None:
+        wanted = None if over else self._search.ask()
+        if wanted is None:
             return None if self._running else str(Searcher.FINISHED)
+        cell = wanted.cell
         with self._noted():
             opened = self._listener.open_attempt(cell)
         self._running[trial_id] = _Running(cell, opened.number, time.time())
@@ -146,7 +147,7 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
             if outcome is None:
                 tail = self._listener.lost(running.cell, running.number)
                 outcome = _worker_lost(running.fault or self._faults.take(), running, tail)
-            self._search.tell(running.cell, outcome.status)
+            self._search.tell(running.cell, outcome)
             self._listener.ended(running.cell, running.number, outcome, log)
 
     @contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ class RecordedOutcome:
     def outcome(self) -> Outcome:
         """The outcome without its runs, which are in the table `runs`."""
         return rows.outcome_of(self.row)
+
+
+def by_end(found: Iterable[RecordedOutcome]) -> list[RecordedOutcome]:
+    """Attempts in the order in which they ended; where that is not known, began."""
+
+    def ended(record: RecordedOutcome) -> float:
+        told = record.row.get("ended_at") or record.row.get("started_at")
+        return told.timestamp() if isinstance(told, datetime) else 0.0
+
+    return sorted(found, key=ended)
 
 
 def write_attempt(paths: AttemptPaths, row: Mapping[str, Any], record: Mapping[str, Any]) -> None:
