@@ -15,11 +15,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_frontier.engine.simulated.card import Fault
+from vllm_frontier.grid import Cell
 
 STATE_VARIABLE = "VLLM_FRONTIER_SWEEP_DIR"
 STATE_FILE = "simulated-faults.json"
@@ -27,12 +28,23 @@ STATE_FILE = "simulated-faults.json"
 
 @dataclass
 class FaultBook:
-    """The faults of a card, and the file that counts them (None: this process counts)."""
+    """The faults of a card, and the file that counts them (None: this process counts).
+
+    `axes` are what faults are selected by: the axes of a cell and further arguments.
+    """
 
     faults: tuple[Fault, ...]
-    axes: Mapping[str, Any]
+    axes: Mapping[str, Any] = field(default_factory=dict)
     state: Path | None = None
     _own: dict[str, int] = field(default_factory=dict)
+
+    def at(self, cell: Cell) -> FaultBook:
+        """The book for a cell; it counts together with this one."""
+        if not self.faults:
+            return self
+        # A server sees extra axes as arguments, whose names it writes with underscores.
+        extra = {name.replace("-", "_"): value for name, value in cell.extra}
+        return replace(self, axes={**self.axes, **extra, **cell.axes()})
 
     def take(self, phase: str) -> str | None:
         """The kind of the fault that is due in a phase, which is thereby counted."""
