@@ -50,6 +50,7 @@ def runs(*rows: dict) -> pl.LazyFrame:
 
 
 REFUSED = {"status": "infeasible", "failure_class": "kv_too_small", "phase": "allocate_kv"}
+ABOVE_FREE = {**REFUSED, "failure_class": "utilization_above_free", "phase": "load"}
 
 
 # Which attempt counts
@@ -116,17 +117,15 @@ def test_boundaries_by_hand() -> None:
         {"context": 2048},
         {"context": 4096, **REFUSED},
         {"context": 8192, "status": "inferred", "failure_class": "kv_too_small", "attempt": 0},
-        {"context": 1024, "utilization": 0.98, **REFUSED},
-        {
-            "context": 2048,
-            "utilization": 0.98,
-            **REFUSED,
-            "failure_class": "utilization_above_free",
-        },
+        {"context": 1024, "utilization": 0.98, **ABOVE_FREE},
+        {"context": 2048, "utilization": 0.98, **REFUSED},
         {"context": 1024, "depth": 2, "status": "failed", "failure_class": "port_in_use"},
         {"context": 1024, "depth": 3, "status": "inferred", "attempt": 0},
         {"context": 2048, "depth": 3, **REFUSED},
         {"context": 1024, "depth": 4},
+        {"context": 1024, "depth": 5},
+        {"context": 2048, "depth": 5, "status": "failed", "failure_class": "port_in_use"},
+        {"context": 4096, "depth": 5, **REFUSED},
     )
     found = boundaries(table).select(
         "depth",
@@ -137,13 +136,15 @@ def test_boundaries_by_hand() -> None:
         "failure_class",
         "cells",
         "monotone",
+        "launched",
     )
     assert found.collect().rows() == [
-        (0, 0.9, 2048, 4096, True, "kv_too_small", 4, True),
-        (0, 0.98, None, 1024, True, "kv_too_small", 2, True),
-        (2, 0.9, None, None, False, None, 1, True),
-        (3, 0.9, 1024, 2048, False, "kv_too_small", 2, True),
-        (4, 0.9, 1024, None, True, None, 1, True),
+        (0, 0.9, 2048, 4096, True, "kv_too_small", 4, True, True),
+        (0, 0.98, None, 1024, True, "utilization_above_free", 2, True, True),
+        (2, 0.9, None, None, False, None, 1, True, False),
+        (3, 0.9, 1024, 2048, True, "kv_too_small", 2, True, False),
+        (4, 0.9, 1024, None, True, None, 1, True, True),
+        (5, 0.9, 1024, 4096, False, "kv_too_small", 3, True, True),
     ]
 
 
@@ -202,7 +203,14 @@ def ten_cells() -> tuple[pl.LazyFrame, pl.LazyFrame]:
             for name, context, share, depth, _, _ in cells
         ),
         {"cell_id": "refused", "context": 65_536, **REFUSED},
-        {"cell_id": "unmeasured", "context": 65_536, "status": "inferred", "attempt": 0},
+        # Nothing of its depth was measured.
+        {
+            "cell_id": "unmeasured",
+            "context": 65_536,
+            "depth": 6,
+            "status": "inferred",
+            "attempt": 0,
+        },
     )
     rows = [
         row

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.gains import gains
-from vllm_frontier.analyze.latest import AXES, CELL, counted, works
-from vllm_frontier.analyze.speed import cell_speeds
+from vllm_frontier.analyze.latest import AXES, CELL
 
 TIE = 0.02
 """Speeds that differ by less than this share count as equal."""
@@ -44,6 +44,8 @@ _AFTER = (
     "card",
     "spec_state",
     "changed",
+    "status",
+    "speed_cell",
 )
 
 
@@ -126,8 +128,8 @@ def frontier(
 
     Returns:
         The columns of the table `frontier`, longest window first. `on_frontier_for` names the
-        tasks for whose speed the cell leads, and `all` where it leads for the median. Only
-        cells with a measured speed can be here.
+        tasks for whose speed the cell leads, and `all` where it leads for the median. Cells
+        that were not measured are here with the speed of `speed_cell`, see `working_speeds`.
     """
     found = _at_least(candidates(trials, runs).collect(), task, min_context, min_decode)
     leads: dict[str, list[str]] = {}
@@ -151,7 +153,6 @@ def frontier(
 
 def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     """Every cell that works and has a decode speed, with the columns of the frontier but one."""
-    cells = counted(trials).filter(works())
     limits = boundaries(trials).select(
         "depth", "graphs", "utilization", "extra", pl.col("max_context_works").alias("max_context")
     )
@@ -161,10 +162,10 @@ def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("kv_available_gib") * pl.col("context") / pl.col("kv_tokens")
     )
     return (
-        cells.join(cell_speeds(runs), on=CELL, how="inner")
-        .filter(pl.col("decode_tok_s").is_not_null())
+        working_speeds(trials, runs)
         .join(limits, on=["depth", "graphs", "utilization", "extra"], how="left")
-        .join(gains(trials, runs), on="cell_id", how="left")
+        # Both speeds of a gain come from launches: those of the cell whose speed it is.
+        .join(gains(trials, runs), left_on="speed_cell", right_on="cell_id", how="left")
         .with_columns(kv_headroom_gib=pl.col("kv_available_gib") - needed)
         .select(_BEFORE + _AFTER)
     )

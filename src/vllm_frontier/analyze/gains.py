@@ -5,13 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL, counted, works
-from vllm_frontier.analyze.speed import cell_speeds
+from vllm_frontier.analyze.speed import with_speeds
 
 _PLACE = ("context", "utilization", "extra")
 
 
 def gains(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
-    """The speed of every cell that has one over the speed without speculation.
+    """The speed of every cell that was measured over the speed without speculation.
 
     The baseline is depth 0 with the cell's own window, share of the card and further axes;
     where that has no speed (it need not have been launched), the median of the baselines with
@@ -22,12 +22,8 @@ def gains(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         `gain_no_graphs` (over depth 0 without graphs), `gain_basis` (of the first: `same
         window` or `other windows`). Ratios are null where there is no baseline.
     """
-    speeds = (
-        counted(trials)
-        .filter(works())
-        .join(cell_speeds(runs), on=CELL, how="inner")
-        .filter(pl.col("decode_tok_s").is_not_null())
-        .select("cell_id", *AXES, "decode_tok_s")
+    speeds = with_speeds(counted(trials).filter(works()), runs).select(
+        "cell_id", *AXES, "decode_tok_s"
     )
     base = speeds.filter(pl.col("depth") == 0)
     exact = base.select(*_PLACE, "graphs", pl.col("decode_tok_s").alias("_same"))

@@ -6,6 +6,15 @@ import polars as pl
 
 from vllm_frontier.analyze.latest import CELL
 
+SPEEDS = (
+    "decode_tok_s",
+    "decode_tok_s_low",
+    "decode_tok_s_high",
+    "task_decode_tok_s",
+    "prefill_tok_s",
+)
+"""The columns of `cell_speeds` that tell a speed."""
+
 
 def task_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
     """The decode speed of every attempt at every task.
@@ -63,15 +72,20 @@ def cell_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
             pl.min_horizontal("decode_tok_s_low", "decode_tok_s"),
             pl.max_horizontal("decode_tok_s_high", "decode_tok_s"),
         )
-        .select(
-            *CELL,
-            "decode_tok_s",
-            "decode_tok_s_low",
-            "decode_tok_s_high",
-            "task_decode_tok_s",
-            "prefill_tok_s",
-        )
+        .select(*CELL, *SPEEDS)
         .sort(*CELL)
+    )
+
+
+def with_speeds(cells: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
+    """Those of some rows of `trials` whose own runs tell a decode speed, with `cell_speeds`.
+
+    The speed that `trials` itself keeps of an attempt, without that of its tasks, gives way.
+    """
+    return (
+        cells.drop(SPEEDS, strict=False)
+        .join(cell_speeds(runs), on=CELL, how="inner")
+        .filter(pl.col("decode_tok_s").is_not_null())
     )
 
 

