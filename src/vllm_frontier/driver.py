@@ -22,7 +22,7 @@ from vllm_frontier.launch.leftovers import end_leftovers
 from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.launch.secrets import conceal, conceal_in_file, secret_values
 from vllm_frontier.outcome import Outcome, Status
-from vllm_frontier.search import Search
+from vllm_frontier.search import Ask, Search
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import records, rows
 from vllm_frontier.store.paths import AttemptPaths
@@ -134,8 +134,9 @@ class Driver:
 
     # What the schedule tells
 
-    def open_attempt(self, cell: Cell) -> OpenAttempt:
+    def open_attempt(self, wanted: Ask) -> OpenAttempt:
         """Make the folder of an attempt and the record that stands until it ends."""
+        cell = wanted.cell
         paths = self._store.new_attempt(self._identity.cell_id(cell))
         row = rows.interrupted_row(
             self._spec,
@@ -145,6 +146,8 @@ class Driver:
             started_at=time.time(),
             engine_version=self._version,
             changed=self._store.changed,
+            purpose=wanted.purpose,
+            with_speed=wanted.with_speed,
         )
         self._store.write_attempt(paths, row, {})
         self._open[cell, paths.number] = paths

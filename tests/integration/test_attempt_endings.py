@@ -22,7 +22,7 @@ from simulated_launch import card_file
 from vllm_frontier.engine.simulated.engine import simulated_card_spec
 from vllm_frontier.grid import Cell, Grid
 from vllm_frontier.launch.processes import descendants, process_table
-from vllm_frontier.outcome import FailureClass, Outcome, Phase, SpecState, Status
+from vllm_frontier.outcome import FailureClass, Outcome, Phase, Purpose, SpecState, Status
 from vllm_frontier.spec import (
     CardSpec,
     EngineSpec,
@@ -51,9 +51,9 @@ def sweep(card: str, workload: WorkloadSpec = WORKLOAD) -> SweepSpec:
     )
 
 
-def attempt(spec: SweepSpec, folder: Path, cell: Cell = CELL) -> Outcome:
+def attempt(spec: SweepSpec, folder: Path, cell: Cell = CELL, **asked: Any) -> Outcome:
     log = folder / "server.log"
-    steps = run_attempt(AttemptRequest(spec, cell, "0" * 16, 1, log, dict(os.environ)))
+    steps = run_attempt(AttemptRequest(spec, cell, "0" * 16, 1, log, dict(os.environ), **asked))
     while True:
         try:
             next(steps)
@@ -96,6 +96,25 @@ def test_a_process_that_is_stopped_ends_the_attempt(
     assert 0.9 < time.monotonic() - stopped_at < 8.0
     assert (outcome.exit_code, outcome.signal) == (None, None)
     assert not any(each in process_table() for each in tree)
+
+
+def test_without_speed_an_attempt_is_done_once_the_window_is_filled(tmp_path: Path) -> None:
+    spec = sweep(card_file(tmp_path))
+    quick = attempt(spec, tmp_path, purpose=Purpose.AUDIT, with_speed=False)
+    assert (quick.status, quick.phase, quick.failure) == (Status.MEASURED, Phase.STOP, None)
+    assert (quick.started, quick.filled) == (True, True)
+    assert [run.kind for run in quick.runs] == ["fill"]
+    assert (quick.purpose, quick.with_speed, quick.speed) == (Purpose.AUDIT, False, None)
+    assert (quick.exit_code, quick.signal) == (None, None)
+    measured = attempt(spec, tmp_path, purpose=Purpose.SPEED)
+    assert (measured.status, measured.purpose) == (Status.MEASURED, Purpose.SPEED)
+    edit, prose = (run.decode_tok_s or 0 for run in measured.runs if run.kind == "decode")
+    assert measured.speed is not None
+    assert measured.speed.decode_tok_s == pytest.approx((edit + prose) / 2)
+    # One repeat of two tasks: its median is the figure itself.
+    assert (measured.speed.low, measured.speed.high) == (measured.speed.decode_tok_s,) * 2
+    assert measured.facts == quick.facts
+    assert measured.facts.free_gib == pytest.approx(7.75)
 
 
 def faulty(folder: Path, at: str, kind: str, **workload: Any) -> Outcome:

@@ -36,7 +36,7 @@ def one_after_another(search: Search, plan: Plan, listener: Listener) -> None:
         while not plan.out_of_time() and (wanted := search.ask()) is not None:
             plan.signals.check()
             cell = wanted.cell
-            opened = listener.open_attempt(cell)
+            opened = listener.open_attempt(wanted)
             request = AttemptRequest(
                 spec=plan.spec,
                 cell=cell,
@@ -46,6 +46,8 @@ def one_after_another(search: Search, plan: Plan, listener: Listener) -> None:
                 environment=plan.environment,
                 cards=plan.cards,
                 baseline=plan.baseline,
+                purpose=wanted.purpose,
+                with_speed=wanted.with_speed,
             )
             with _closed(run_attempt(request)) as steps:
                 outcome = _follow(steps, request, plan, listener)

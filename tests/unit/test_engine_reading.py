@@ -207,3 +207,28 @@ def test_a_server_that_was_told_to_stop_says_so() -> None:
     assert "hut" in text
     assert text in (LOGS / "term_idle.log").read_text().splitlines()[number - 1]
     assert read(LOGS / "rlimit_as_4g.log").stop_line is None
+
+
+@pytest.mark.parametrize(
+    ("log", "free_gib"),
+    [
+        ("reconstructed/util_above_free_v0.33.0.log", 26.31),  # of `cuda:0`, in a refusal
+        ("reconstructed/util_above_free_v0.10.2.log", 59.32),  # of the device, in a refusal
+        ("wordings/free_memory_09.log", 29.8),
+        ("wordings/healthy_032_mtp_graphs.log", 30.76),  # beside what is used
+        ("term_idle.log", None),
+    ],
+)
+def test_memory_that_was_free_before_the_launch(log: str, free_gib: float | None) -> None:
+    assert read(LOGS / log).facts.free_gib == free_gib
+
+
+def test_of_several_cards_the_fullest_says_what_was_free() -> None:
+    reader = LogReader()
+    for free in ("31.20", "30.10", "30.95"):
+        reader.feed(
+            f"(Worker pid=7) INFO 09-14 10:21:30 [gpu_worker.py:1040] Free memory on device "
+            f"({free}/31.36 GiB) on startup. Desired GPU memory utilization is (0.93, 29.16 GiB). "
+            "Actual usage is 22.41 GiB for consumed memory (weights + non-torch).\n".encode()
+        )
+    assert reader.reading().facts.free_gib == 30.1

@@ -148,11 +148,11 @@ def test_rows_keep_what_was_true_when_they_were_made(root: Path) -> None:
         ("measured", "engine.version 0.31.0 -> 0.32.0"),
         ("measured", None),
     ]
-    assert trials.columns[-1] == "changed"
+    assert "changed" in trials.columns
 
 
 def test_the_tables_that_name_an_engine_say_what_changed() -> None:
-    assert [name for name, schema in SCHEMAS.items() if schema.names[-1] == "changed"] == [
+    assert [name for name, schema in SCHEMAS.items() if "changed" in schema.names] == [
         "trials",
         "frontier",
     ]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +16,17 @@ import yaml
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import Cell, Grid
-from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Run, StartupFacts, Status
+from vllm_frontier.outcome import (
+    Failure,
+    FailureClass,
+    Outcome,
+    Phase,
+    Purpose,
+    Run,
+    Speed,
+    StartupFacts,
+    Status,
+)
 from vllm_frontier.spec import (
     CardSpec,
     EngineSpec,
@@ -28,7 +39,7 @@ from vllm_frontier.spec import (
 )
 from vllm_frontier.store import tables
 from vllm_frontier.store.paths import AttemptPaths
-from vllm_frontier.store.rows import interrupted_row, outcome_of, run_rows, trial_row
+from vllm_frontier.store.rows import inferred_row, interrupted_row, outcome_of, run_rows, trial_row
 from vllm_frontier.store.schema import SCHEMAS
 from vllm_frontier.store.sweep_store import SweepStore
 
@@ -291,16 +302,17 @@ def test_compaction_makes_all_tables_with_their_schemas(store: SweepStore) -> No
     longer = Cell(1, 2048, False, 0.9, CELL.extra)
     finish(store, longer, REFUSED)
     launch(store, Cell(1, 4096, False, 0.9, CELL.extra), started_at=1_700_000_200.0)
-    inferred = Outcome(Status.INFERRED, Phase.ALLOCATE_KV, failure=REFUSED.failure)
     longest = Cell(1, 8192, False, 0.9, CELL.extra)
-    row = trial_row(
+    row = inferred_row(
         SPEC,
         IDENTITY,
         longest,
-        0,
-        inferred,
-        engine_version="0.32.0",
+        failure_class=FailureClass.KV_TOO_SMALL,
+        phase=Phase.ALLOCATE_KV,
+        evidence="ValueError: too small",
         evidence_cell=IDENTITY.cell_id(longer),
+        doubt="not launched",
+        engine_version="0.32.0",
     )
     store.compact([row], derived_tables)
     trials = pl.read_parquet(store.paths.table("trials"))
@@ -310,7 +322,11 @@ def test_compaction_makes_all_tables_with_their_schemas(store: SweepStore) -> No
         (4096, "interrupted", 1),
         (8192, "inferred", 0),
     ]
-    assert trials["evidence_cell"].to_list()[-1] == IDENTITY.cell_id(longer)
+    inferred = trials.row(-1, named=True)
+    assert inferred["evidence_cell"] == IDENTITY.cell_id(longer)
+    assert (inferred["failure_class"], inferred["doubt"]) == ("kv_too_small", "not launched")
+    assert inferred["cell_id"] == IDENTITY.cell_id(longest)
+    assert (inferred["started"], inferred["started_at"], inferred["purpose"]) == (None, None, None)
     assert trials["extra"].unique().to_list() == ['{"max_num_seqs": 4}']
     assert trials["started_at"].dtype == pl.Datetime("us", "UTC")
     runs = pl.read_parquet(store.paths.table("runs"))
@@ -350,6 +366,48 @@ def test_outcome_of_a_row_read_from_parquet(store: SweepStore) -> None:
     (row,) = pl.read_parquet(attempt.trial_parquet).iter_rows(named=True)
     assert outcome_of(row).failure == REFUSED.failure
     assert outcome_of(row).started_at == REFUSED.started_at
+
+
+def test_purpose_and_speed_come_back(store: SweepStore) -> None:
+    asked = {"purpose": Purpose.AUDIT, "with_speed": False}
+    facts = replace(REFUSED.facts, free_gib=7.25)
+    finish(store, CELL, replace(REFUSED, facts=facts, **asked))
+    speed = Speed(31.5, low=30.0, high=32.25)
+    finish(store, replace(CELL, depth=2), replace(GOOD, speed=speed, purpose=Purpose.SPEED_CHECK))
+    by_depth = {record.cell.depth: record.outcome() for record in store.outcomes()}
+    assert (by_depth[1].purpose, by_depth[1].with_speed) == (Purpose.AUDIT, False)
+    assert by_depth[1].facts.free_gib == 7.25
+    assert by_depth[1].speed is None
+    assert (by_depth[2].purpose, by_depth[2].with_speed) == (Purpose.SPEED_CHECK, True)
+    assert by_depth[2].speed == speed
+    trials, _ = store.tables()
+    columns = ["purpose", "with_speed", "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high"]
+    assert trials.sort("depth").select(columns).rows() == [
+        ("audit", False, None, None, None),
+        ("speed_check", True, 31.5, 30.0, 32.25),
+    ]
+
+
+def test_a_row_of_an_earlier_version_was_made_to_prove_and_to_measure(store: SweepStore) -> None:
+    attempt = finish(store, CELL, GOOD)
+    (row,) = pl.read_parquet(attempt.trial_parquet).iter_rows(named=True)
+    new = ("purpose", "with_speed", "decode_tok_s", "decode_tok_s_low", "free_gib", "doubt")
+    old = outcome_of({name: value for name, value in row.items() if name not in new})
+    assert (old.purpose, old.with_speed, old.speed) == (Purpose.PROOF, True, None)
+    assert old.facts == GOOD.facts
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("kv_needed_gib", "much"), ("kv_tokens", True), ("free_gib", float("nan")), ("purpose", "x")],
+)
+def test_a_value_that_no_outcome_has_is_damage(store: SweepStore, name: str, value: object) -> None:
+    attempt = finish(store, CELL, GOOD)
+    document = json.loads(attempt.outcome_json.read_text())
+    attempt.outcome_json.write_text(json.dumps({**document, name: value}))
+    (record,) = store.outcomes()
+    assert record.status is Status.INTERRUPTED
+    assert "holds a value that cannot be right" in str(record.evidence)
 
 
 WRITER = """

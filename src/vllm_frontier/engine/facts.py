@@ -102,6 +102,10 @@ class _Figures:
     def set_estimate(self, match: re.Match[str]) -> None:
         self.facts = replace(self.facts, max_context_estimate=_count(match[1]))
 
+    def set_free(self, match: re.Match[str]) -> None:
+        size, known = gib(match[1]), self.facts.free_gib
+        self.facts = replace(self.facts, free_gib=size if known is None else min(size, known))
+
     def set_requested_kv(self, match: re.Match[str]) -> None:
         self.facts = replace(self.facts, kv_available_gib=gib(match[1], match[2]))
 
@@ -119,6 +123,7 @@ def _facts(*entries: tuple[str, str, _Setter]) -> dict[str, list[tuple[re.Patter
 
 
 _MODE = r"(?:CUDAGraphMode\.)?([A-Z][A-Z_]+)\b"
+_FREE_ON_CARD = r"Free memory on device (?:[\w:]+ )?\(([\d.,]+)/[\d.,]+ GiB\) on startup"
 _STARTING = _facts(
     ("Initializing", r"LLM engine \(v([^)\s]+)\)", _Figures.set_version),
     ("vLLM", r"vLLM API server version (\S+)", _Figures.set_version),
@@ -139,6 +144,7 @@ _STARTING = _facts(
     ("Graph", rf"Graph capturing finished in .* took {_SIZE}", _Figures.set_graph_measured),
     ("CUDA", r"memory profiling is enabled", _Figures.set_estimate_applied),
     ("Free", rf"{_SIZE} for peak activation", _Figures.set_peak_activation),
+    ("Free", _FREE_ON_CARD, _Figures.set_free),
     (
         "model|the",
         rf"model weights take {_SIZE};.*activation peak memory takes {_SIZE};"
@@ -156,6 +162,9 @@ _NEEDED = re.compile(rf"\({_SIZE} KV cache is needed, which is larger than .*?\(
 _ESTIMATE = re.compile(r"estimated maximum model length is ([\d,]+)")
 _STORABLE = re.compile(r"number of tokens that can be stored in KV cache \(([\d,]+)\)")
 _REQUESTED_KV = re.compile(r"requested memory for kv \((-[\d.,]+)/[\d.,]+ (GiB)\)")
+
+
+_FREE = re.compile(_FREE_ON_CARD)
 
 
 class FactCollector:
@@ -207,4 +216,5 @@ _REFUSALS: tuple[tuple[re.Pattern[str], _Setter], ...] = (
     (_ESTIMATE, _Figures.set_estimate),
     (_STORABLE, _Figures.set_estimate),
     (_REQUESTED_KV, _Figures.set_requested_kv),
+    (_FREE, _Figures.set_free),
 )

@@ -118,12 +118,6 @@ class ProgressDisplay:
 def _result(outcome: Outcome) -> str:
     if outcome.failure is not None:
         return f"{outcome.status.value}: {outcome.failure.failure_class.value}"
-    speeds: dict[str, list[float]] = {}
-    for run in outcome.runs:
-        if run.kind == "decode" and run.decode_tok_s is not None:
-            speeds.setdefault(run.task, []).append(run.decode_tok_s)
-    if not speeds:
-        return outcome.status.value
-    # As in the tables: the median over tasks of their medians over repeats.
-    medians = [statistics.median(each) for each in speeds.values()]
-    return f"{statistics.median(medians):.1f} tok/s"
+    if outcome.speed is None:
+        return outcome.status.value if outcome.with_speed else "works"
+    return f"{outcome.speed.decode_tok_s:.1f} tok/s"

@@ -15,7 +15,7 @@ from vllm_frontier.errors import FrontierError
 from vllm_frontier.grid import Cell
 from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Status
-from vllm_frontier.search import Search
+from vllm_frontier.search import Ask, Search
 from vllm_frontier.trial import Progress
 from vllm_frontier.trial.plan import Listener, Plan
 
@@ -71,11 +71,16 @@ class _Running:
     befallen it.
     """
 
-    cell: Cell
+    wanted: Ask
     number: int
     started_at: float
     worker: ProcessId | None = None
     fault: str | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that is tried."""
+        return self.wanted.cell
 
 
 class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
@@ -102,15 +107,16 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
         wanted = None if over else self._search.ask()
         if wanted is None:
             return None if self._running else str(Searcher.FINISHED)
-        cell = wanted.cell
         with self._noted():
-            opened = self._listener.open_attempt(cell)
-        self._running[trial_id] = _Running(cell, opened.number, time.time())
+            opened = self._listener.open_attempt(wanted)
+        self._running[trial_id] = _Running(wanted, opened.number, time.time())
         return {
-            "cell": cell,
-            "cell_id": self._plan.identity.cell_id(cell),
+            "cell": wanted.cell,
+            "cell_id": self._plan.identity.cell_id(wanted.cell),
             "attempt": opened.number,
             "log": opened.folder / "server.log",
+            "purpose": wanted.purpose,
+            "with_speed": wanted.with_speed,
         }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -216,6 +222,8 @@ def _worker_lost(reason: str, running: _Running, log_tail: str | None) -> Outcom
         phase=Phase.SPAWN,
         failure=Failure(FailureClass.UNKNOWN, Phase.SPAWN, evidence),
         log_tail=log_tail,
+        purpose=running.wanted.purpose,
+        with_speed=running.wanted.with_speed,
         wall_s=time.time() - running.started_at,
         started_at=running.started_at,
         ended_at=time.time(),

@@ -103,6 +103,8 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
             cards=cards,
             baseline=self._common.baseline if self._here else self._own_baseline(cards),
             watch=self._watched(),
+            purpose=config["purpose"],
+            with_speed=config["with_speed"],
         )
         self._steps = run_attempt(self._request)
 

@@ -182,6 +182,7 @@ def _recorded(document: Mapping[str, Any], launch: Mapping[str, Any]) -> Recorde
     failure_class = row.get("failure_class")
     cell = rows.cell_of(row)
     hash(cell)  # what is no axis value is found here, and not by a search
+    rows.outcome_of(row)  # nor is anything else of it a search's to find
     return RecordedOutcome(
         cell=cell,
         cell_id=row["cell_id"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,9 @@ from vllm_frontier.outcome import (
     FailureClass,
     Outcome,
     Phase,
+    Purpose,
     SpecState,
+    Speed,
     StartupFacts,
     Status,
 )
@@ -26,6 +29,7 @@ _FACTS = tuple(
     for field in dataclasses.fields(StartupFacts)
     if field.name != "engine_version"  # a column of its own, with the engine's as a default
 )
+_COUNTS = ("max_context_estimate", "kv_tokens", "auto_context")
 _PLAIN = (
     "started",
     "filled",
@@ -95,40 +99,89 @@ def trial_row(
     outcome: Outcome,
     *,
     engine_version: str | None,
-    evidence_cell: str | None = None,
     changed: str | None = None,
 ) -> dict[str, Any]:
-    """The row of `trials` for an attempt, or (attempt 0, `evidence_cell`) for an inference.
-
-    An inferred cell without a failure is one that works. `changed` is that of the store.
-    """
-    failure = outcome.failure
+    """The row of `trials` for an attempt; `changed` is that of the store."""
+    failure, speed = outcome.failure, outcome.speed
     return {
-        "sweep": spec.name,
-        "cell_id": identity.cell_id(cell),
-        "attempt": attempt,
-        **axes_row(cell),
+        **_fixed(spec, identity, cell, attempt),
         "status": outcome.status.value,
         "failure_class": failure.failure_class.value if failure else None,
         "phase": outcome.phase.value,
         "evidence": failure.evidence if failure else None,
         "evidence_line": failure.evidence_line if failure else None,
-        "evidence_cell": evidence_cell,
+        "evidence_cell": None,
         **{name: getattr(outcome.facts, name) for name in _FACTS},
         **{name: getattr(outcome, name) for name in _PLAIN},
-        "engine": spec.engine.kind,
         "engine_version": outcome.facts.engine_version or engine_version,
+        "started_at": moment(outcome.started_at),
+        "ended_at": moment(outcome.ended_at),
+        "spec_state": outcome.spec_state.value if outcome.spec_state else None,
+        "log_tail": outcome.log_tail,
+        "changed": changed,
+        "purpose": outcome.purpose.value,
+        "with_speed": outcome.with_speed,
+        "decode_tok_s": speed.decode_tok_s if speed else None,
+        "decode_tok_s_low": speed.low if speed else None,
+        "decode_tok_s_high": speed.high if speed else None,
+        "doubt": None,
+    }
+
+
+def inferred_row(
+    spec: SweepSpec,
+    identity: SweepIdentity,
+    cell: Cell,
+    *,
+    failure_class: FailureClass | None,
+    phase: Phase,
+    evidence: str,
+    evidence_cell: str,
+    doubt: str | None,
+    engine_version: str | None,
+    changed: str | None = None,
+) -> dict[str, Any]:
+    """The row of `trials` for a cell that was not launched; without `failure_class` it works.
+
+    Args:
+        spec: the sweep.
+        identity: of the sweep as it is now.
+        cell: what was not launched.
+        failure_class: why it does not work.
+        phase: where it would end.
+        evidence: in words, why it is so.
+        evidence_cell: cell_id of the launched cell from which it follows.
+        doubt: why it may be wrong.
+        engine_version: that of the evidence.
+        changed: that of the evidence.
+    """
+    return {
+        **_fixed(spec, identity, cell, 0),
+        "status": Status.INFERRED.value,
+        "failure_class": None if failure_class is None else failure_class.value,
+        "phase": phase.value,
+        "evidence": evidence,
+        "evidence_cell": evidence_cell,
+        "engine_version": engine_version,
+        "changed": changed,
+        "doubt": doubt,
+    }
+
+
+def _fixed(spec: SweepSpec, identity: SweepIdentity, cell: Cell, attempt: int) -> dict[str, Any]:
+    """What a row of `trials` holds whatever became of its cell."""
+    return {
+        "sweep": spec.name,
+        "cell_id": identity.cell_id(cell),
+        "attempt": attempt,
+        **axes_row(cell),
+        "engine": spec.engine.kind,
         "model": mask_secrets([spec.model.id])[0],
         "quantization": spec.model.quantization,
         "card": spec.card.name,
         "card_memory_gib": spec.card.memory_gib,
-        "started_at": moment(outcome.started_at),
-        "ended_at": moment(outcome.ended_at),
         "model_name": spec.model.name,
         "workload": identity.workload,
-        "spec_state": outcome.spec_state.value if outcome.spec_state else None,
-        "log_tail": outcome.log_tail,
-        "changed": changed,
     }
 
 
@@ -141,12 +194,20 @@ def interrupted_row(
     started_at: float,
     engine_version: str | None,
     changed: str | None = None,
+    purpose: Purpose = Purpose.PROOF,
+    with_speed: bool = True,
 ) -> dict[str, Any]:
     """The row of `trials` that stands for an attempt until it has an outcome.
 
     `started_at` is in seconds since the epoch, `changed` is that of the store.
     """
-    outcome = Outcome(Status.INTERRUPTED, Phase.SPAWN, started_at=started_at)
+    outcome = Outcome(
+        Status.INTERRUPTED,
+        Phase.SPAWN,
+        purpose=purpose,
+        with_speed=with_speed,
+        started_at=started_at,
+    )
     return trial_row(
         spec, identity, cell, attempt, outcome, engine_version=engine_version, changed=changed
     )
@@ -171,7 +232,13 @@ def run_rows(
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome:
-    """The outcome that a row of `trials` tells of, without its runs."""
+    """The outcome that a row of `trials` tells of, without its runs.
+
+    A row of an earlier version has no purpose: its launch was made to prove and to measure.
+
+    Raises:
+        TypeError, ValueError: it holds a value that no outcome has.
+    """
     failure = None
     if row.get("failure_class") is not None:
         failure = Failure(
@@ -182,20 +249,45 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
         )
     plain = {name: row.get(name) for name in _PLAIN}
     plain["started"], plain["filled"] = bool(row.get("started")), bool(row.get("filled"))
+    with_speed = row.get("with_speed")
     return Outcome(
         status=Status(row["status"]),
         phase=Phase(row["phase"]),
         failure=failure,
         facts=StartupFacts(
             engine_version=row.get("engine_version"),
-            **{name: row.get(name) for name in _FACTS},
+            **{name: _fact(name, row.get(name)) for name in _FACTS},
         ),
         spec_state=SpecState(row["spec_state"]) if row.get("spec_state") else None,
         log_tail=row.get("log_tail"),
+        purpose=Purpose(row.get("purpose") or Purpose.PROOF),
+        with_speed=True if with_speed is None else bool(with_speed),
+        speed=_speed(row),
         started_at=_seconds(row.get("started_at")),
         ended_at=_seconds(row.get("ended_at")),
         **plain,  # type: ignore[arg-type]
     )
+
+
+def _speed(row: Mapping[str, Any]) -> Speed | None:
+    if row.get("decode_tok_s") is None:
+        return None
+    names = ("decode_tok_s", "decode_tok_s_low", "decode_tok_s_high")
+    return Speed(*(_number(name, row.get(name)) for name in names))
+
+
+def _fact(name: str, value: Any) -> Any:
+    """A fact as `StartupFacts` has it; searches reckon with it, so that it must be a number."""
+    if value is None or name == "graph_mode":
+        return value
+    number = _number(name, value)
+    return int(number) if name in _COUNTS else number
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} is {value!r}")
+    return float(value)
 
 
 def row_to_json(row: Mapping[str, Any]) -> dict[str, Any]:

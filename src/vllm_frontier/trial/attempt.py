@@ -1,4 +1,4 @@
-"""One attempt at a cell, start to finish: drain, launch, fill, measure, stop.
+"""One attempt at a cell, start to finish: drain, launch, fill, measure (where wanted), stop.
 
 `run_attempt` is a generator: it yields a `Progress` whenever the attempt moves on, so that a
 display can follow it and the caller can end it between any two steps, and it returns the
@@ -31,6 +31,7 @@ from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClie
 from vllm_frontier.measure.pace import SLOWEST, SLOWEST_ON_CPU, Pace
 from vllm_frontier.measure.session import FILL_ANSWER_TOKENS, fill, measure
 from vllm_frontier.measure.speculation import spec_state
+from vllm_frontier.measure.speed import decode_speed
 from vllm_frontier.outcome import (
     Failure,
     FailureClass,
@@ -179,7 +180,7 @@ class _Attempt:
             self.facts = replace(self.facts, kv_tokens=self.facts.kv_tokens or client.kv_tokens())
             began = time.monotonic()
             yield from self._fill(launch, client)
-            if self.failure is None:
+            if self.failure is None and self.request.with_speed:
                 yield from self._measure(launch, client)
             self.times["measure_s"] = time.monotonic() - began
 
@@ -399,6 +400,9 @@ class _Attempt:
             memory_used_peak_gib=peak_gib,
             spec_state=spec_state(self.request.cell.depth, self.runs),
             log_tail=self._log_tail(),
+            purpose=self.request.purpose,
+            with_speed=self.request.with_speed,
+            speed=decode_speed(self.runs) if self.failure is None else None,
             driver=telemetry.probe().driver if self.request.cards else None,
             started_at=self.began_at,
             ended_at=ended_at,

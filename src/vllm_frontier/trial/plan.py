@@ -11,7 +11,7 @@ from vllm_frontier.contention import MemoryState
 from vllm_frontier.grid import Cell
 from vllm_frontier.launch.processes import ProcessId
 from vllm_frontier.outcome import Outcome
-from vllm_frontier.search import Search
+from vllm_frontier.search import Ask, Search
 from vllm_frontier.signals import Signals
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.trial.request import Progress
@@ -32,7 +32,7 @@ class Listener(Protocol):
     launched then, and what runs is ended.
     """
 
-    def open_attempt(self, cell: Cell) -> OpenAttempt:
+    def open_attempt(self, wanted: Ask) -> OpenAttempt:
         """A cell is about to be launched: number and folder of the attempt."""
         ...
 

@@ -11,7 +11,7 @@ from vllm_frontier import contention
 from vllm_frontier.contention import MemoryState
 from vllm_frontier.grid import Cell
 from vllm_frontier.launch.processes import ProcessId
-from vllm_frontier.outcome import Outcome, Phase
+from vllm_frontier.outcome import Outcome, Phase, Purpose
 from vllm_frontier.spec import SweepSpec
 
 
@@ -26,6 +26,8 @@ class AttemptRequest:
         baseline: what was in use before the sweep, on those cards or (kind `cpu`) on the host;
             None if not known.
         watch: further processes on this machine whose end ends the launch, such as the driver.
+        purpose: what the launch is for; goes into the outcome.
+        with_speed: whether to measure once the window is filled; else the attempt is done then.
     """
 
     spec: SweepSpec
@@ -37,6 +39,8 @@ class AttemptRequest:
     cards: tuple[str, ...] = ()
     baseline: MemoryState | None = None
     watch: tuple[ProcessId, ...] = ()
+    purpose: Purpose = Purpose.PROOF
+    with_speed: bool = True
 
     @property
     def on_host(self) -> bool:
