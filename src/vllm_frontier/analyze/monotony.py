@@ -11,11 +11,11 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred, works
-from vllm_frontier.outcome import FailureClass
+from vllm_frontier.outcome import FailureClass, Purpose
 
 _ABOVE_FREE = FailureClass.UTILIZATION_ABOVE_FREE.value
 _TOLD = ("cell_id", *AXES)
-_KEPT = (*_TOLD, "failure_class")
+_KEPT = (*_TOLD, "failure_class", "started_at")
 _LINE = ("depth", "graphs", "utilization", "extra")
 
 
@@ -62,6 +62,32 @@ def contested(trials: pl.LazyFrame) -> pl.LazyFrame:
     return pl.concat(found).unique().sort("cell_id")
 
 
+def audits(trials: pl.LazyFrame) -> pl.LazyFrame:
+    """The inferred cells that were launched as a spot check.
+
+    Returns:
+        One row per cell that was launched for that and has a final status: `cell_id` and
+        `wrong`, whether launches made before had said otherwise.
+    """
+    cells = counted(trials).filter(~is_inferred(), works() | does_not_work())
+    audited = cells.filter(pl.col("purpose") == Purpose.AUDIT.value)
+    worked, refused = pl.col("works_started_at"), pl.col("fails_started_at")
+    said_works = _pairs(cells.filter(works()), audited.filter(does_not_work()))
+    said_fails = _pairs(audited.filter(works()), cells.filter(does_not_work()))
+    wrong = pl.concat(
+        [
+            said_works.filter(worked < refused).select(cell_id="fails_cell_id"),
+            said_fails.filter(refused < worked).select(cell_id="works_cell_id"),
+        ]
+    ).unique()
+    return (
+        audited.select("cell_id")
+        .join(wrong.with_columns(wrong=True), on="cell_id", how="left")
+        .with_columns(pl.col("wrong").fill_null(False))
+        .sort("cell_id")
+    )
+
+
 def _pairs(working: pl.LazyFrame, refused: pl.LazyFrame) -> pl.LazyFrame:
     """Every two cells of which the first, if it works, says that the second must work, too."""
     above_free = (pl.col("fails_failure_class") == _ABOVE_FREE).fill_null(False)
@@ -73,7 +99,7 @@ def _pairs(working: pl.LazyFrame, refused: pl.LazyFrame) -> pl.LazyFrame:
     )
     no_smaller_share = pl.col("works_utilization") >= pl.col("fails_utilization")
     return (
-        working.select(pl.col(_TOLD).name.prefix("works_"))
+        working.select(pl.col(_KEPT).name.prefix("works_"))
         .join(
             refused.select(pl.col(_KEPT).name.prefix("fails_")),
             left_on="works_extra",

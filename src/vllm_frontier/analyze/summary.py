@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, counted
-from vllm_frontier.outcome import Status
+from vllm_frontier.outcome import Purpose, Status
 
 _HARMLESS = [Status.MEASURED.value, Status.INFERRED.value]
 
@@ -17,6 +17,17 @@ def status_counts(trials: pl.LazyFrame) -> pl.LazyFrame:
         .group_by("status")
         .agg(pl.len().cast(pl.Int64).alias("cells"))
         .sort("status")
+    )
+
+
+def launch_counts(trials: pl.LazyFrame) -> pl.LazyFrame:
+    """How many launches were made, interrupted ones included: columns `purpose`, `launches`."""
+    purpose = pl.col("purpose").fill_null(Purpose.PROOF.value)
+    return (
+        trials.filter(pl.col("attempt") > 0)
+        .group_by(purpose)
+        .agg(pl.len().cast(pl.Int64).alias("launches"))
+        .sort("purpose")
     )
 
 

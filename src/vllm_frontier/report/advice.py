@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
 from rich.console import Console
 from rich.text import Text
 
 from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.analyze.monotony import contested
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
+from vllm_frontier.outcome import Status
 from vllm_frontier.report import commands, documents
 from vllm_frontier.report.result import Result
 from vllm_frontier.store.rows import cell_of
@@ -65,13 +69,16 @@ def choose(result: Result, wanted: Wanted) -> Advice:
     chosen = []
     for row, choice in zip(rows.iter_rows(named=True), documents.objects(rows.lazy()), strict=True):
         command = commands.serve_command(spec.model.id, engine.serve_arguments(cell_of(row)))
-        chosen.append({**choice, "command": command})
+        chosen.append({**choice, "command": command, "note": _follows(result, row)})
     notes = [SCRIPT_NOTE] if chosen and spec.engine.kind == "vllm-cpu" else []
     return Advice(result.name, chosen, None if chosen else _reason(result), notes)
 
 
 def document(advice: Advice) -> dict[str, Any]:
-    """What `recommend --json` prints: `sweep`, `choices` (cells, each with `command`), `reason`."""
+    """What `recommend --json` prints: `sweep`, `choices`, `reason` and `notes`.
+
+    The choices are cells, each with `command` and a `note`, null where it was launched itself.
+    """
     return {
         "sweep": advice.sweep,
         "choices": advice.choices,
@@ -88,6 +95,8 @@ def show(advice: Advice, console: Console) -> None:
         if number:
             console.print()
         console.print(Text(f"# {commands.describe(choice)}", style="bold"), soft_wrap=True)
+        if choice["note"] is not None:
+            console.print(Text(f"# {choice['note']}"), soft_wrap=True)
         console.print(choice["command"], markup=False, soft_wrap=True)
     for note in advice.notes:
         console.print(f"\n# {note}", markup=False, soft_wrap=True)
@@ -97,6 +106,23 @@ def _check_task(result: Result, task: str | None) -> None:
     tasks = list(result.config["workload"]["tasks"])
     if task is not None and task not in tasks:
         raise ConfigError(f"--task is {task!r}, but this sweep measured {', '.join(tasks)}")
+
+
+def _follows(result: Result, row: Mapping[str, Any]) -> str | None:
+    """What an inferred cell rests on, in one line; None of a cell that was launched."""
+    if row["status"] != Status.INFERRED:
+        return None
+    trials = result.trials
+    its_row = trials.filter(cell_id=row["cell_id"], attempt=0)
+    evidence = trials.filter(pl.col("cell_id").is_in(its_row["evidence_cell"].to_list())).head(1)
+    rests_on = [cell_of(each).label() for each in evidence.iter_rows(named=True)]
+    follows = f"; follows from {rests_on[0]}, which works" if rests_on else ""
+    disputed = ", though other launches say it does not" if _disputed(result, row) else ""
+    return f"not launched itself{follows}{disputed}; start it once before you rely on it"
+
+
+def _disputed(result: Result, row: Mapping[str, Any]) -> bool:
+    return row["cell_id"] in contested(result.trials.lazy()).collect()["cell_id"].to_list()
 
 
 def _reason(result: Result) -> str:

@@ -14,9 +14,10 @@ import polars as pl
 
 from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
-from vllm_frontier.analyze.latest import AXES, counted
-from vllm_frontier.analyze.summary import failures, status_counts
-from vllm_frontier.outcome import Status
+from vllm_frontier.analyze.latest import AXES, counted, is_inferred
+from vllm_frontier.analyze.monotony import audits, contested, contradictions
+from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
+from vllm_frontier.outcome import Purpose, Status
 
 SIMULATED = "simulated"
 
@@ -39,19 +40,29 @@ def show_document(
 
     Returns:
         JSON values. `sweep`; `simulated` (whether nothing here was measured on a card);
-        `cells` (how many have each status); `frontier`, `boundaries`, `choices`, `speeds`
-        (by depth and task, with acceptance by position) and `failures`
-        (rows as objects, further axes as keys beside the built-in ones); `grid` (what is known
-        of every cell).
+        `cells` (how many have each status); `not_reached` (cells of the grid without a row);
+        `launches` (how many were made, by purpose); `inferred` (how many cells, how many of
+        them `firm` by vLLM's own arithmetic or `uncertain`, how many were `audited` by a launch
+        and how many `audit_wrong`); `contradictions` (launches that disagree, `works` and
+        `fails`); `contested` (inferred cells that are in doubt for that); `frontier`,
+        `boundaries`, `choices`, `speeds` (by depth and task, with acceptance by position) and
+        `failures` (rows as objects, further axes as keys beside the built-in ones); `grid`
+        (what is known of every cell).
     """
     table = trials.collect()
     grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
-    told = ("status", "failure_class", "spec_state")
+    told = ("status", "failure_class", "spec_state", "evidence_cell", "doubt")
     known = grid.select("cell_id", "attempt", *AXES, *told).collect()
+    planned = boundaries.select(pl.col("cells").sum()).collect().item()
     return {
         "sweep": sweep,
         "simulated": is_simulated(table),
         "cells": _cells(table.lazy()),
+        "not_reached": planned - known.height,
+        "launches": launches(table.lazy()),
+        "inferred": _inferred(table),
+        "contradictions": _contradictions(table.lazy()),
+        "contested": _contested(table.lazy()),
         "frontier": objects(frontier),
         "boundaries": objects(boundaries),
         "choices": objects(choices(frontier)),
@@ -79,6 +90,40 @@ def _cells(trials: pl.LazyFrame) -> dict[str, int]:
     """How many cells have each status that occurs, what is known best first."""
     counts: dict[str, int] = dict(status_counts(trials).collect().iter_rows())
     return {status.value: counts[status.value] for status in Status if status.value in counts}
+
+
+def launches(trials: pl.LazyFrame) -> dict[str, int]:
+    """How many launches were made for each purpose that occurs."""
+    counts: dict[str, int] = dict(launch_counts(trials).collect().iter_rows())
+    return {each.value: counts[each.value] for each in Purpose if each.value in counts}
+
+
+def _inferred(trials: pl.DataFrame) -> dict[str, int]:
+    rows = counted(trials.lazy()).filter(is_inferred()).collect()
+    uncertain = rows.height - rows["doubt"].null_count()
+    checked = audits(trials.lazy()).collect()
+    return {
+        "cells": rows.height,
+        "firm": rows.height - uncertain,
+        "uncertain": uncertain,
+        "audited": checked.height,
+        "audit_wrong": int(checked["wrong"].sum()),
+    }
+
+
+def _contradictions(trials: pl.LazyFrame) -> list[dict[str, Any]]:
+    found = contradictions(trials).collect()
+    works, fails = (
+        objects(found.lazy().select(pl.col(f"{side}_{name}").alias(name) for name in AXES))
+        for side in ("works", "fails")
+    )
+    return [{"works": one, "fails": other} for one, other in zip(works, fails, strict=True)]
+
+
+def _contested(trials: pl.LazyFrame) -> list[dict[str, Any]]:
+    cells = counted(trials).join(contested(trials), on="cell_id", how="semi")
+    order = ("extra", "depth", "graphs", "utilization", "context")
+    return objects(cells.sort(order).select("cell_id", *AXES, "failure_class"))
 
 
 def _object(row: Mapping[str, Any]) -> dict[str, Any]:

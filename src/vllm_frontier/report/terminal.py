@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 from rich import box
@@ -11,7 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from vllm_frontier.outcome import SpecState
+from vllm_frontier.outcome import SpecState, Status
+from vllm_frontier.report.disagreement import disagreement
 from vllm_frontier.report.grid_map import grid_map
 
 EVIDENCE_WIDTH = 300  # characters
@@ -45,7 +46,10 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
     else:
         parts.append(Text("No cell has a measured speed yet."))
     if document["boundaries"]:
-        parts.append(boundaries_table(document["boundaries"], simulated))
+        parts.append(boundaries_table(document["boundaries"], document["contested"], simulated))
+    if document["contradictions"]:
+        heading = title("Asked for more and worked, asked for less and did not", simulated)
+        parts.append(disagreement(document, heading))
     if document["speeds"]:
         notes = speculation_notes(document["grid"])
         parts.append(Group(speeds_table(document["speeds"], simulated), *notes))
@@ -70,6 +74,7 @@ def frontier_table(
     leading = [row for row in rows if "all" in row["on_frontier_for"]]
     chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
     extra = _extra_axes(leading)
+    inferred = any(row["status"] == Status.INFERRED for row in leading)
     table = _table(title("Frontier", simulated))
     _columns(table, ("context", "depth"))
     _columns(table, ("graphs",), "left")
@@ -88,7 +93,8 @@ def frontier_table(
             number(row["gain_no_graphs"], 2),
             number(row["prefill_tok_s"], 1),
             number(row["kv_headroom_gib"], 2),
-            "".join(name[0].upper() for name in names),
+            ("~" if row["status"] == Status.INFERRED else " ") * inferred
+            + "".join(name[0].upper() for name in names),
             style="bold" if names else None,
         )
     return Group(table, *_notes(rows, leading))
@@ -103,8 +109,19 @@ def speculation_notes(grid: Sequence[Mapping[str, Any]]) -> Iterable[Text]:
             yield Text(f"speculation is {state} at depth {named}: {meaning}.", style="yellow")
 
 
-def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False) -> RenderableType:
-    """What fits: where the window ends for every combination of the other axes."""
+def boundaries_table(
+    rows: Sequence[Mapping[str, Any]],
+    contested: Sequence[Mapping[str, Any]] = (),
+    simulated: bool = False,
+) -> RenderableType:
+    """What fits: where the window ends for every combination of the other axes.
+
+    Args:
+        rows: of the table `boundaries`.
+        contested: inferred cells of which launches say both.
+        simulated: for the title.
+    """
+    doubted = {_place(cell, cell["context"]) for cell in contested}
     extra = _extra_axes(rows)
     table = _table(title("What fits", simulated))
     _columns(table, ("depth",))
@@ -123,7 +140,7 @@ def boundaries_table(rows: Sequence[Mapping[str, Any]], simulated: bool = False)
             _NONE if row["min_context_fails"] is None else str(row["min_context_fails"]),
             row["failure_class"] or "",
             str(row["cells"]),
-            _doubt(row),
+            _doubt(row, doubted),
         )
     return table
 
@@ -200,12 +217,18 @@ def _columns(
 
 
 def _headline(document: Mapping[str, Any]) -> Text:
-    counts = document["cells"]
-    words = ", ".join(f"{count} {status}" for status, count in counts.items())
+    """How many cells there are, what became of them, and what that took."""
+    counts, left = document["cells"], document["not_reached"]
+    words = [f"{count} {status}" for status, count in counts.items()]
+    words += [f"{left} not reached"] if left else []
+    told = ", ".join(words)
+    if document["inferred"]["cells"]:
+        made = sum(document["launches"].values())
+        saved = max(0, sum(counts.values()) - made)
+        told += f"; {made} {'launch' if made == 1 else 'launches'}, {saved} saved"
     name = title(document["sweep"], bool(document["simulated"]))
-    return Text.assemble(
-        (name, "bold"), f": {sum(counts.values())} cells", f" ({words})" if words else ""
-    )
+    total = sum(counts.values()) + left
+    return Text.assemble((name, "bold"), f": {total} cells", f" ({told})" if told else "")
 
 
 def _notes(
@@ -216,6 +239,17 @@ def _notes(
         "graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
         style=_DIM,
     )
+    if any(row["status"] == Status.INFERRED for row in leading):
+        yield Text(
+            "~ inferred: not launched itself, but works by the launch of a cell that asks for "
+            "more.",
+            style=_DIM,
+        )
+    if any(row["speed_cell"] != row["cell_id"] for row in leading):
+        yield Text(
+            "Speed is that of the longest window measured at the same depth and graphs.",
+            style=_DIM,
+        )
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})
@@ -226,11 +260,21 @@ def _notes(
         )
 
 
-def _doubt(row: Mapping[str, Any]) -> str:
+def _doubt(row: Mapping[str, Any], doubted: Set[tuple[Any, ...]]) -> str:
+    """What is to be known of a boundary beside its figures."""
     if not row["monotone"]:
         return "not monotone"
-    known = row["max_context_works"] is not None or row["min_context_fails"] is not None
-    return "inferred" if known and not row["verified"] else ""
+    sides = (row["max_context_works"], row["min_context_fails"])
+    if any(_place(row, side) in doubted for side in sides):
+        return "in doubt"
+    if not row["verified"]:
+        return "open"
+    return "" if row["launched"] else "inferred"
+
+
+def _place(row: Mapping[str, Any], context: int | None) -> tuple[Any, ...]:
+    further = tuple((name, row[name]) for name in row.get("extra_axes", ()))
+    return (row["depth"], row["graphs"], row["utilization"], further, context)
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -1,0 +1,58 @@
+"""Where asking for more worked and asking for less did not, in words for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+_AT_MOST = 6  # of each, in a terminal; the JSON document has all of them
+_DIM = "dim"
+
+
+def disagreement(document: Mapping[str, Any], heading: str) -> RenderableType:
+    """The launches that contradict each other, and the inferred cells in doubt for that.
+
+    Args:
+        document: from `documents.show_document`, with at least one contradiction.
+        heading: the line above.
+    """
+    pairs = document["contradictions"]
+    lines = [Text(heading, style="bold")]
+    for pair in pairs[:_AT_MOST]:
+        lines.append(Text.assemble(("refused  ", "red"), axes(pair["fails"])))
+        lines.append(Text.assemble(("works    ", "green"), axes(pair["works"])))
+    lines += _rest(pairs)
+    lines += _in_doubt(document["contested"])
+    return Group(*lines)
+
+
+def axes(cell: Mapping[str, Any]) -> str:
+    """A cell of a document in words."""
+    return ", ".join(
+        [
+            f"depth {cell['depth']}",
+            f"context {cell['context']}",
+            f"graphs {'on' if cell['graphs'] else 'off'}",
+            f"utilization {cell['utilization']:g}",
+            *(f"{name} {cell[name]}" for name in cell.get("extra_axes", ())),
+        ]
+    )
+
+
+def _in_doubt(cells: Sequence[Mapping[str, Any]]) -> Iterable[Text]:
+    if not cells:
+        yield Text("No inferred cell rests on these.", style=_DIM)
+        return
+    yield Text("In doubt because of this, not launched:", style="yellow")
+    for cell in cells[:_AT_MOST]:
+        said = "works" if cell["failure_class"] is None else cell["failure_class"]
+        yield Text(f"  {axes(cell)}: inferred {said}")
+    yield from _rest(cells)
+
+
+def _rest(rows: Sequence[Any]) -> Iterable[Text]:
+    if len(rows) > _AT_MOST:
+        yield Text(f"  and {len(rows) - _AT_MOST} more; see --json.", style=_DIM)
