@@ -35,12 +35,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a sweep ended: cells by the status of the attempt that counts, and those left.
+    """How a sweep ended.
 
-    `aside` are the cards (UUIDs) that were set aside, and why.
+    Attributes:
+        cells: those that were launched, by the status of the attempt that counts.
+        inferred: those that were not, and whose answer follows from others.
+        planned: how many the grid has.
+        aside: cards (UUIDs) that were set aside, and why.
     """
 
     cells: Mapping[Cell, Status]
+    inferred: frozenset[Cell]
     planned: int
     aside: Mapping[tuple[str, ...], str]
 
@@ -51,9 +56,9 @@ class Finished:
 
     @property
     def left(self) -> int:
-        """Cells that were not reached: the budget was used up, or no card was left."""
-        open_ones = sum(status is Status.INTERRUPTED for status in self.cells.values())
-        return self.planned - len(self.cells) + open_ones
+        """Cells about which nothing is known: neither launched to an end nor inferred."""
+        ended = {cell for cell, status in self.cells.items() if status is not Status.INTERRUPTED}
+        return self.planned - len(ended | self.inferred)
 
 
 def with_ray(search: Search, plan: Plan, listener: Listener) -> None:
@@ -122,9 +127,9 @@ def run_sweep(
                 driver.end_open_attempts()
                 make_tables(store, spec)
                 raise
-            make_tables(store, spec)
+            inferred = make_tables(store, spec)
         signals.check()
-    return Finished(driver.settled(cells), len(cells), driver.aside)
+    return Finished(driver.settled(cells), inferred, len(cells), driver.aside)
 
 
 def _plan(
@@ -154,13 +159,21 @@ def _plan(
     )
 
 
-def make_tables(store: SweepStore, spec: SweepSpec) -> None:
-    """Write trials, runs, frontier and boundaries from the attempts of a sweep."""
+def make_tables(store: SweepStore, spec: SweepSpec) -> frozenset[Cell]:
+    """Write trials, runs, frontier and boundaries from the attempts of a sweep.
+
+    Returns:
+        The cells of the grid that were inferred.
+    """
     from vllm_frontier.analyze.derived import derived_tables
-    from vllm_frontier.store import tables
+    from vllm_frontier.inferred import inferred_rows
+    from vllm_frontier.store import rows, tables
 
     planned = tables.planned(spec.grid.cells()).lazy()
-    store.compact(derive=partial(derived_tables, planned=planned))
+    known = store.outcomes()
+    inferred = inferred_rows(spec, store.identity, known)
+    store.compact(inferred, partial(derived_tables, planned=planned), known)
+    return frozenset(rows.cell_of(row) for row in inferred)
 
 
 def check_model(spec: SweepSpec) -> None:

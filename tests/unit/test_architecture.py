@@ -14,7 +14,7 @@ PACKAGE = Path(vllm_frontier.__file__).parent
 
 # A room may import itself and the rooms of the same or an earlier line.
 ORDER = (
-    {"errors", "shipped", "outcome", "grid", "signals", "__init__"},
+    {"errors", "shipped", "outcome", "grid", "memory", "signals", "__init__"},
     {"spec", "telemetry", "contention"},
     {"launch", "measure", "engine", "search"},
     {
@@ -24,7 +24,7 @@ ORDER = (
     {"trial"},
     {"schedule"},
     {"store"},
-    {"analyze", "history"},
+    {"analyze", "history", "inferred"},
     {"report", "driver", "sweep"},
     {"cli"},
     {"__main__"},

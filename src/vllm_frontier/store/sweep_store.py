@@ -244,12 +244,15 @@ class SweepStore:
         return [record for record in found if record is not None]
 
     def tables(
-        self, inferred: Sequence[Mapping[str, Any]] = ()
+        self,
+        inferred: Sequence[Mapping[str, Any]] = (),
+        known: Sequence[RecordedOutcome] | None = None,
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The tables `trials` and `runs` as the attempts tell them now.
 
         Args:
             inferred: rows of `trials` with attempt 0.
+            known: what `outcomes` gave, where it was asked already.
 
         Raises:
             StoreError: the folder cannot be read or went away, or a later version of this
@@ -259,7 +262,7 @@ class SweepStore:
 
         finished: list[AttemptPaths] = []
         others = list(inferred)
-        for record in self.outcomes():
+        for record in self.outcomes() if known is None else known:
             if record.status is Status.INTERRUPTED:
                 others.append(record.row)
             else:
@@ -268,20 +271,24 @@ class SweepStore:
             return tables.trials(finished, others), tables.runs(finished)
 
     def compact(
-        self, inferred: Sequence[Mapping[str, Any]] = (), derive: Derive | None = None
+        self,
+        inferred: Sequence[Mapping[str, Any]] = (),
+        derive: Derive | None = None,
+        known: Sequence[RecordedOutcome] | None = None,
     ) -> None:
         """Write `trials.parquet`, `runs.parquet` and what is derived from them.
 
         Args:
             inferred: rows of `trials` with attempt 0.
             derive: gives further tables by name, such as `analyze.derived.derived_tables`.
+            known: what `outcomes` gave, where it was asked already.
 
         Raises:
             StoreError: the folder cannot be written, or a later version wrote an attempt.
         """
         from vllm_frontier.store import tables
 
-        trials, runs = self.tables(inferred)
+        trials, runs = self.tables(inferred, known)
         content = {"trials": trials, "runs": runs}
         if derive is not None:
             further = derive(trials.lazy(), runs.lazy())
