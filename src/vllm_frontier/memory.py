@@ -152,7 +152,7 @@ class MemoryModel:
         return f"{self._launches} launch{'es' if self._launches > 1 else ''}, and {self._basis}"
 
     def margins(self, cells: Sequence[Cell]) -> tuple[Array, Array]:
-        """Mean and standard deviation of the memory left over by each of n cells: two times (n,)."""
+        """Mean and standard deviation of the memory left over by each of n cells, (n,) each."""
         rows = self._fixed_rows(cells) + self._need_rows(cells, [cell.context for cell in cells])
         budget = self._card_gib * np.array([cell.utilization for cell in cells])
         variance = np.einsum("ij,jk,ik->i", rows, self._cov, rows)

@@ -1,13 +1,22 @@
 """Which cell is launched next: ask and tell, without I/O."""
 
+from collections.abc import Iterable
+
+from vllm_frontier.grid import Cell
 from vllm_frontier.memory import MemoryPrior
+from vllm_frontier.outcome import Outcome
+from vllm_frontier.search.boundary import Boundary
+from vllm_frontier.search.dry_run import dry_run
 from vllm_frontier.search.exhaustive import Exhaustive
 from vllm_frontier.search.knowledge import Contradiction, Inference, Knowledge
+from vllm_frontier.search.lattice import Lattice
+from vllm_frontier.search.proof import prove
 from vllm_frontier.search.protocol import Ask, Outlook, Search
 from vllm_frontier.spec import SweepSpec
 
 __all__ = [
     "Ask",
+    "Boundary",
     "Contradiction",
     "Exhaustive",
     "Inference",
@@ -15,6 +24,8 @@ __all__ = [
     "Outlook",
     "Search",
     "create_search",
+    "dry_run",
+    "infer",
 ]
 
 
@@ -25,7 +36,22 @@ def create_search(spec: SweepSpec, prior: MemoryPrior | None = None) -> Search:
         spec: the sweep.
         prior: what is believed of its memory; None where nothing is.
     """
-    del prior
-    return Exhaustive(
-        spec.grid.cells(), retries=spec.schedule.retries, max_launches=spec.search.max_launches
-    )
+    cells, retries = spec.grid.cells(), spec.schedule.retries
+    if spec.search.strategy == "boundary":
+        return Boundary(
+            cells, spec.search, card_gib=spec.card.memory_gib, retries=retries, prior=prior
+        )
+    return Exhaustive(cells, retries=retries, max_launches=spec.search.max_launches)
+
+
+def infer(spec: SweepSpec, outcomes: Iterable[tuple[Cell, Outcome]]) -> Knowledge:
+    """What follows from the launches of a sweep about the others; nothing without inference.
+
+    Args:
+        spec: the sweep.
+        outcomes: of every attempt, in the order in which they ended.
+    """
+    if spec.search.strategy != "boundary" or spec.search.verify == "all":
+        return Knowledge()
+    proofs = prove(Lattice(spec.grid.cells()), outcomes, spec.schedule.retries)
+    return proofs.knowledge()

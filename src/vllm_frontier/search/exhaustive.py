@@ -40,7 +40,8 @@ class Exhaustive:
         left = len(self._pending) + len(self._out)
         if self._left is not None:
             left = min(left, self._left + len(self._out))
-        return Outlook(known=len(self._known) - len(self._pending) - len(self._out), launches_left=left)
+        known = len(self._known) - len(self._pending) - len(self._out)
+        return Outlook(known=known, launches_left=left)
 
     @property
     def finished(self) -> bool:
