@@ -72,6 +72,7 @@ def composed_sweep(attempts: int) -> Composed:
         "rtx5090-qwen3.8-27b-nvfp4",
         [
             "engine=simulated",
+            "search=exhaustive",
             "name=many",
             "grid.depth=[0,1,2,3,4]",
             "grid.graphs=[false,true]",

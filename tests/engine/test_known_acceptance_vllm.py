@@ -44,6 +44,7 @@ def runs(model: Constructed, tmp_path_factory: pytest.TempPathFactory) -> pl.Dat
     done = subprocess.run(
         [
             *(sys.executable, "-m", "vllm_frontier", "run", "demo-cpu", "--out", "s"),
+            "search=exhaustive",
             *(f"engine.python={PYTHON}", f"model.id={model.path}", f"workload.tasks=[{tasks}]"),
             *(f"grid.depth=[0,{DEPTH}]", "grid.context=[4096]", "grid.utilization=[0.9]"),
             *("grid.graphs=[false]", "grid.exclude=[{graphs: true}]"),

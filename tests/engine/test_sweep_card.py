@@ -17,6 +17,7 @@ def test_the_bundled_model_is_measured_on_the_card(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "vllm_frontier", "run", "demo-gpu", "--out", "s"),
+            "search=exhaustive",
             *(f"engine.python={PYTHON}", "grid.depth=[0,2]", "grid.context=[8192]"),
             *("grid.graphs=[false]", "grid.exclude=[{graphs: true}]"),
             *("grid.utilization=[0.9]", "workload.repeats=1"),

@@ -15,6 +15,7 @@ PYTHON = os.environ.get("VLLM_FRONTIER_TEST_PYTHON", sys.executable)
 RUN = (
     "run",
     "demo-cpu",
+    "search=exhaustive",
     f"engine.python={PYTHON}",
     "grid.depth=[0,3]",
     "grid.context=[8192,32768]",

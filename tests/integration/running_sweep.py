@@ -24,6 +24,7 @@ def command(folder: Path, *more: str, out: str = "s") -> list[str]:
     return [
         *(sys.executable, "-m", "vllm_frontier", "run", "rtx5090-qwen3.8-27b-nvfp4"),
         *("engine=simulated", f"engine.card_file={folder / 'card.yaml'}", "--out", out),
+        "search=exhaustive",
         *("grid.depth=[0]", "grid.context=[8192]", "grid.utilization=[0.9]", "workload.repeats=1"),
         *more,
     ]

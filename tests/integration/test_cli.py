@@ -95,8 +95,8 @@ def test_a_relative_model_folder_is_found_by_launches_elsewhere(tmp_path: Path) 
     (tmp_path / "mine").symlink_to(shipped("models") / "demo-mtp")
     done = call(
         "run", "demo-cpu", "engine=simulated", "engine.card_file=tiny-8gib", "model.id=mine",
-        "grid.depth=[0]", "grid.context=[8192]", "grid.utilization=[0.9]", "--json",
-        cwd=tmp_path, env={"RAY_ADDRESS": "192.0.2.1:6379"},
+        "search=exhaustive", "grid.depth=[0]", "grid.context=[8192]", "grid.utilization=[0.9]",
+        "--json", cwd=tmp_path, env={"RAY_ADDRESS": "192.0.2.1:6379"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cells"] == {"measured": 2}

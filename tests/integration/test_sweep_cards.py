@@ -27,6 +27,7 @@ def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
         [
             *(sys.executable, "-m", "vllm_frontier", "run", "demo-gpu"),
             *("--out", "s", f"engine.command='{command}'", "workload.repeats=4"),
+            "search=exhaustive",
             *("grid.depth=[0,1,2]", "grid.context=[8192]", "grid.utilization=[0.9]"),
         ],
         cwd=tmp_path, env=driver, capture_output=True, text=True, timeout=240, check=False,
@@ -63,7 +64,7 @@ WORDS = (
 def command(*more: str) -> list[str]:
     server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
     engine = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
-    words = [f"engine.command='{engine}'", *WORDS, *more]
+    words = [f"engine.command='{engine}'", "search=exhaustive", *WORDS, *more]
     return [sys.executable, "-m", "vllm_frontier", "run", "demo-gpu", *words]
 
 

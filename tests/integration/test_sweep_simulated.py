@@ -12,6 +12,7 @@ SWEEP = (
     "rtx5090-qwen3.8-27b-nvfp4",
     "engine=simulated",
     "engine.card_file=tiny-8gib",
+    "search=exhaustive",
     "workload.repeats=2",
     "grid.utilization=[0.9]",
 )

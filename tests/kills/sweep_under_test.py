@@ -52,6 +52,7 @@ CARD = {
 WORDS = (
     "rtx5090-qwen3.8-27b-nvfp4",
     "engine=simulated",
+    "search=exhaustive",
     "workload.repeats=1",
     "workload.max_tokens=128",
     "workload.prefill_tokens=1024",
@@ -62,6 +63,7 @@ WORDS = (
 )
 WORDS_OF_VLLM = (
     "demo-cpu",
+    "search=exhaustive",
     "workload.repeats=1",
     "grid.depth=[0,3]",
     "grid.context=[8192,32768]",

@@ -10,6 +10,7 @@ from vllm_frontier.config import compose_sweep, ready_sweeps, spec_from_document
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
+from vllm_frontier.spec import SearchSpec
 
 Write = Callable[[str, str], str]
 
@@ -50,7 +51,19 @@ MISTAKES = [
     (["workload.repeats=0"], "workload.repeats is 0, but must be 1 or more"),
     (["schedule.retries=-1"], "schedule.retries is -1, but must be 0 or more"),
     (["search.max_hours=0"], "search.max_hours is 0, but must be above 0"),
-    (["search=best"], "there is no search 'best': there are exhaustive"),
+    (["search=best"], "there is no search 'best': there are boundary, exhaustive"),
+    (["search=exhaustiv"], "there is no search 'exhaustiv': did you mean 'exhaustive'? there are "),
+    (["search.audit=-1"], "search.audit is -1, but must be 0 or more"),
+    (["search.audit=some"], "search.audit: 'some' is not a whole number"),
+    (["search.seed=-1"], "search.seed is -1, but must be 0 or more"),
+    (["search.max_launches=0"], "search.max_launches is 0, but must be 1 or more"),
+    (["search.verify=nonsense"],
+     "search.verify is 'nonsense', but must be one of all, boundaries, frontier"),
+    (["search.measure=some"],
+     "search.measure is 'some', but must be one of frontier, boundaries, all"),
+    (["search.strategy=best"],
+     "search.strategy is 'best', but must be one of exhaustive, boundary"),
+    (["search.verfy=all"], "unknown key 'search.verfy': did you mean 'search.verify'?"),
     (["model=demo"], "there is no model 'demo': did you mean 'demo-mtp'? there are "),
     (["engine=vllm"], "engine=vllm needs a card of kind nvidia, not cpu: "
                       "choose another card=... or engine=..."),
@@ -110,6 +123,28 @@ def test_every_ready_sweep_composes_and_survives_its_file() -> None:
         )
         assert composed.spec.name == name
         assert spec_from_document(composed.document) == composed.spec
+
+
+def test_ready_sweeps_search_for_boundaries_and_a_sweep_of_ones_own_launches_all(
+    own: Write,
+) -> None:
+    for name in ready_sweeps():
+        spec = compose_sweep(
+            name, ["model.id=some/model"], read_card=lambda: ("NVIDIA Test", 24.0, ("GPU-1",))
+        ).spec
+        assert spec.search == SearchSpec(strategy="boundary"), name
+    own_sweep = own(
+        "mine.yaml",
+        "defaults: [base, override model: qwen3-14b-awq, override card: rtx4090, "
+        "override grid: 24gb, _self_]\n",
+    )
+    assert compose_sweep(own_sweep).spec.search == SearchSpec(strategy="exhaustive")
+    chosen = compose_sweep(
+        "demo-cpu",
+        ["search.verify=all", "search.measure=boundaries", "search.audit=0", "search.seed=7"],
+    ).spec.search
+    assert chosen == SearchSpec("boundary", verify="all", measure="boundaries", audit=0, seed=7)
+    assert compose_sweep("demo-cpu", ["search=exhaustive"]).spec.search.strategy == "exhaustive"
 
 
 def test_the_32_gb_sweep_has_the_grid_it_promises() -> None:
