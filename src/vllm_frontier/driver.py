@@ -41,6 +41,13 @@ class Display(Protocol):
         """
         ...
 
+    def outlook(self, known: int, launches_left: int) -> None:
+        """How many cells have an answer now, inferred ones included; launches yet expected.
+
+        Told before the sweep begins, and before each attempt that ended.
+        """
+        ...
+
     def attempt_began(self, cell: Cell, number: int) -> None:
         """A cell is being launched."""
         ...
@@ -84,6 +91,7 @@ class Driver:
         self._open: dict[tuple[Cell, int], AttemptPaths] = {}
         self._rows: dict[tuple[Cell, int], Mapping[str, Any]] = {}
         self._statuses: dict[Cell, Status] = {}
+        self._search: Search | None = None
         self.environment = dict(os.environ)
         self.aside: dict[tuple[str, ...], str] = {}
 
@@ -106,6 +114,8 @@ class Driver:
                 )
             self._note(record.cell, record.status)
             search.tell(record.cell, record.outcome())
+        self._search = search
+        self._show_outlook()
 
     def baseline(self, cards: tuple[str, ...]) -> MemoryState:
         """What is in use while nothing of this sweep runs; on a card the least of all its runs.
@@ -187,6 +197,7 @@ class Driver:
         self._store.write_outcome(paths, trial, runs)
         del self._open[cell, attempt], self._rows[cell, attempt]
         self._note(cell, outcome.status)
+        self._show_outlook()
         self._display.attempt_ended(cell, outcome)
 
     def set_aside(self, cards: tuple[str, ...], reason: str) -> None:
@@ -225,6 +236,11 @@ class Driver:
         with suppress(OSError):  # a full disk must not keep the rest from being cleaned up
             conceal_in_file(paths.server_log, secrets)
         return secrets
+
+    def _show_outlook(self) -> None:
+        if self._search is not None:
+            outlook = self._search.outlook
+            self._display.outlook(outlook.known, outlook.launches_left)
 
     def _note(self, cell: Cell, status: Status) -> None:
         """Keep the status that counts: the last final one, else the last."""

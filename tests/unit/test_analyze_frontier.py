@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vllm_frontier.analyze.frontier import Point, leaders
+from vllm_frontier.dominance import Point, leaders
 
 TIE = 0.02
 

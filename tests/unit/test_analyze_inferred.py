@@ -1,7 +1,9 @@
 """What the tables tell of cells that were not launched or not measured."""
 
 import itertools
+from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.frontier import frontier
-from vllm_frontier.analyze.monotony import contested, contradictions
+from vllm_frontier.analyze.monotony import audits, contested, contradictions
+from vllm_frontier.search.proof import DISAGREEMENT
 from vllm_frontier.store.schema import SCHEMAS
 from vllm_frontier.store.tables import frame
 
@@ -180,7 +183,7 @@ def test_a_window_of_the_grid_that_nobody_tried_leaves_a_boundary_open() -> None
 def test_a_side_of_which_launches_say_both_is_not_proven() -> None:
     deeper = {"cell_id": "deeper", "context": 4096, "depth": 2}
     hole = {"cell_id": "hole", "context": 1024, **REFUSED}
-    side = {"cell_id": "side", "context": 2048, "evidence_cell": "deeper", **INFERRED}
+    side = {"cell_id": "side", "context": 2048, "doubt": DISAGREEMENT, **INFERRED}
     table = trials(deeper, hole, side, {"context": 8192, **REFUSED})
     assert contested(table).collect()["cell_id"].to_list() == ["side"]
     found = dict(boundaries(table).select("depth", "verified").collect().rows())
@@ -213,7 +216,6 @@ def test_launches_that_agree_have_no_contradictions() -> None:
         {"context": 2048},
         {"context": 4096, "utilization": 0.95},
         {
-            "depth": 4,
             "context": 9000,
             "utilization": 0.85,
             "failure_class": "utilization_above_free",
@@ -233,17 +235,38 @@ def test_a_cell_that_asks_for_no_more_and_is_refused_contradicts(refused: dict) 
     assert (row["works_context"], row["fails_context"]) == (4096, refused["context"])
 
 
-def test_what_follows_from_a_contradicted_refusal_is_in_doubt() -> None:
+def test_a_refusal_says_what_its_reason_says() -> None:
+    beside = {**REFUSED, "failure_class": "oom_graph_capture"}
     table = trials(
-        {"cell_id": "hole", "context": 2048, **REFUSED},
-        {"cell_id": "works", "context": 4096},
-        {"cell_id": "between", "context": 3072, "evidence_cell": "hole", **NO},
-        {"cell_id": "deeper", "context": 2048, "depth": 1, "evidence_cell": "hole", **NO},
-        {"cell_id": "long", "context": 8192, **REFUSED},
-        {"cell_id": "longer", "context": 9000, "evidence_cell": "long", **NO},
-        {"cell_id": "short", "context": 1024, "evidence_cell": "works", **INFERRED},
+        {"cell_id": "w", "context": 4096, "utilization": 0.9},
+        {"cell_id": "larger share", "context": 4096, "utilization": 0.95, **beside},
+        {"cell_id": "smaller share", "context": 4096, "utilization": 0.8, **beside},
+        {"context": 2048, "depth": 1, **REFUSED, "failure_class": "context_exceeds_model"},
     )
-    assert contested(table).collect()["cell_id"].to_list() == ["between", "deeper"]
+    found = contradictions(table).collect().select("works_cell_id", "fails_cell_id").rows()
+    assert found == [("w", "smaller share"), ("w", "c3")]
+
+
+def test_an_audit_is_wrong_when_all_launches_before_it_said_otherwise() -> None:
+    def at(minute: int, **row: Any) -> dict:
+        return {**row, "started_at": datetime(2026, 1, 1, 12, minute, tzinfo=UTC)}
+
+    audit = {"purpose": "audit"}
+    table = trials(
+        at(0, cell_id="works", context=8192),
+        at(1, cell_id="right", context=4096, **audit),
+        at(2, cell_id="wrong", context=2048, **REFUSED, **audit),
+        # Of this one launches said both.
+        at(3, cell_id="disputed", context=4096, utilization=0.95, **audit),
+        at(4, cell_id="nobody", context=9000, depth=3, **REFUSED, **audit),
+        at(5, cell_id="again", context=1024, status="failed", failure_class="killed", **audit),
+    )
+    assert audits(table).collect().rows() == [
+        ("disputed", False),
+        ("nobody", False),
+        ("right", False),
+        ("wrong", True),
+    ]
 
 
 @settings(deadline=None, max_examples=40)
@@ -287,4 +310,3 @@ def test_contradictions_are_the_pairs_found_one_by_one(rows: list[tuple]) -> Non
         if expected:
             told = found[str(number)]
             assert rows[int(told["works_cell_id"])] in others
-            assert told["works_context"] == min(each[1] for each in others)

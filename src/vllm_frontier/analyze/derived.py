@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.boundaries import boundaries
-from vllm_frontier.analyze.frontier import TIE, frontier
+from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.dominance import TIE
 
 
 def derived_tables(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
 import polars as pl
 
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.gains import gains
 from vllm_frontier.analyze.latest import AXES, CELL
-
-TIE = 0.02
-"""Speeds that differ by less than this share count as equal."""
+from vllm_frontier.dominance import TIE, Point, leaders
 
 ALL = "all"
 """The word in `on_frontier_for` for the median over tasks."""
@@ -47,64 +41,6 @@ _AFTER = (
     "status",
     "speed_cell",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """What counts of a cell: window (tokens), share of the card, tokens/s, depth."""
-
-    cell_id: str
-    context: int
-    utilization: float
-    speed: float
-    depth: int
-
-
-def leaders(points: Iterable[Point], tie: float = TIE) -> set[str]:
-    """The cells on the frontier of some points.
-
-    Equality of speeds within a tolerance is not transitive: each of a row of cells may equal
-    its neighbour while the ends differ clearly, and then "beaten by any other" would drop the
-    fastest of all. So a cell is left out only where one that stays is as good:
-
-    * for every cell there is one on the frontier whose window is no shorter, whose share of
-      the card is no larger, and which is not clearly slower;
-    * no cell on the frontier is that to another one that stays, unless both have the same
-      window and share and equal speed.
-
-    Of cells with the same window, share and speed only those of the smallest depth stay.
-
-    Args:
-        points: the cells that work and have a speed.
-        tie: speeds `a <= b` are equal when `a >= (1 - tie) * b`.
-    """
-
-    def place(point: Point) -> tuple[int, float]:
-        return -point.context, point.utilization
-
-    stay: list[Point] = []
-    # A cell can be beaten only by one that comes earlier in this order, or has the same place.
-    for _, group in itertools.groupby(sorted(points, key=place), key=place):
-        open_points = [
-            point
-            for point in group
-            if not any(
-                other.utilization <= point.utilization and other.speed >= (1 - tie) * point.speed
-                for other in stay
-            )
-        ]
-        stay += _best_of_equals(open_points, tie)
-    return {point.cell_id for point in stay}
-
-
-def _best_of_equals(points: Sequence[Point], tie: float) -> list[Point]:
-    """Of points with the same window and share: the fastest, and of these the shallowest."""
-    if not points:
-        return []
-    fastest = max(point.speed for point in points)
-    equals = [point for point in points if point.speed >= (1 - tie) * fastest]
-    depth = min(point.depth for point in equals)
-    return [point for point in equals if point.depth == depth]
 
 
 def frontier(
@@ -184,7 +120,7 @@ def _at_least(
     return found
 
 
-def _measures(found: pl.DataFrame) -> list[tuple[str, list[Point]]]:
+def _measures(found: pl.DataFrame) -> list[tuple[str, list[Point[str]]]]:
     """The speeds by which cells are ranked: the median over tasks, and each task's."""
     columns = ["cell_id", "context", "utilization", "decode_tok_s", "depth"]
     by_task = (

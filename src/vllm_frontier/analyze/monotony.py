@@ -1,126 +1,156 @@
-"""Where launches disagree with the order in which cells ask for more.
+"""Where launches disagree with what others of them say.
 
-A cell asks for at least as much as another with the same further axes when its depth and window
-are no smaller, it has graphs where the other has them, and its share of the card is no larger.
-What works so proves every cell that asks for no more, and what is refused every cell that asks
-for no less; a share that exceeds what is free is refused with whatever other axes.
+What works says that whatever asks for no more works, too; what a refusal says depends on its
+reason, and the search knows that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred, works
-from vllm_frontier.outcome import FailureClass, Purpose
+from vllm_frontier.grid import Cell
+from vllm_frontier.outcome import FailureClass, Phase, Purpose
+from vllm_frontier.search.lattice import Points
+from vllm_frontier.search.proof import DISAGREEMENT, Evidence, speaks_for
+from vllm_frontier.store.rows import cell_of
 
-_ABOVE_FREE = FailureClass.UTILIZATION_ABOVE_FREE.value
 _TOLD = ("cell_id", *AXES)
-_KEPT = (*_TOLD, "failure_class", "started_at")
 _LINE = ("depth", "graphs", "utilization", "extra")
 
 
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A launch that gave an answer, with its row."""
+
+    cell: Cell
+    row: dict[str, Any]
+
+    @property
+    def began(self) -> datetime | None:
+        began: datetime | None = self.row["started_at"]
+        return began
+
+    def evidence(self) -> Evidence:
+        phase = Phase(self.row["phase"])
+        return Evidence(self.cell, FailureClass(self.row["failure_class"]), phase)
+
+
 def contradictions(trials: pl.LazyFrame) -> pl.LazyFrame:
-    """Launches that disagree: one works and asks for at least as much as one that is refused.
+    """Launches that disagree: a refused cell says of one that works that it cannot.
 
     Returns:
-        One row per refused cell that disagrees with a working one: `fails_*` and `works_*`,
+        One row per refused cell that disagrees with a working one: `works_*` and `fails_*`,
         each with `cell_id` and the axes. Of several working cells the nearest is told.
     """
     cells = counted(trials).filter(~is_inferred())
-    working, refused = cells.filter(works()), cells.filter(does_not_work())
+    working = cells.filter(works()).sort("context")
     # Whether any disagrees is seen from the ends of the lines; few refused cells are left.
-    wrong = _pairs(_longest(working), refused).select("fails_cell_id").unique()
-    doubted = refused.join(wrong, left_on="cell_id", right_on="fails_cell_id", how="semi")
-    nearest = [f"works_{name}" for name in ("context", "depth", "graphs", "utilization", "cell_id")]
-    return (
-        _pairs(working, doubted)
-        .sort(nearest, descending=[False, False, False, True, False])
-        .unique("fails_cell_id", keep="first", maintain_order=True)
-        .sort([f"fails_{name}" for name in (*_LINE, "context")])
-        .select([f"{side}_{name}" for side in ("works", "fails") for name in _TOLD])
-    )
+    ends = _launches(working.unique(_LINE, keep="last", maintain_order=True))
+    refused = _launches(cells.filter(does_not_work()).sort(*_LINE, "context"))
+    wrong = [each for each in refused if _denied(each, ends)]
+    everything = _launches(working) if wrong else []
+    pairs = [
+        {
+            f"{side}_{name}": each.row[name]
+            for side, each in (("works", _nearest(one, _denied(one, everything))), ("fails", one))
+            for name in _TOLD
+        }
+        for one in wrong
+    ]
+    kinds = trials.select(_TOLD).collect_schema()
+    schema = {f"{side}_{name}": kinds[name] for side in ("works", "fails") for name in _TOLD}
+    return pl.LazyFrame(pairs, schema=schema)
 
 
 def contested(trials: pl.LazyFrame) -> pl.LazyFrame:
-    """Inferred cells of which launches say both, or whose evidence another launch contradicts.
-
-    Returns:
-        The column `cell_id`, sorted.
-    """
-    cells = counted(trials)
-    launched, inferred = cells.filter(~is_inferred()), cells.filter(is_inferred())
-    should_fail = _pairs(inferred.filter(works()), _shortest(launched.filter(does_not_work())))
-    should_work = _pairs(_longest(launched.filter(works())), inferred.filter(does_not_work()))
-    unsound = inferred.filter(does_not_work()).join(
-        contradictions(trials), left_on="evidence_cell", right_on="fails_cell_id", how="semi"
-    )
-    found = [
-        should_fail.select(cell_id="works_cell_id"),
-        should_work.select(cell_id="fails_cell_id"),
-        unsound.select("cell_id"),
-    ]
-    return pl.concat(found).unique().sort("cell_id")
+    """The inferred cells of which launches say both: the column `cell_id`, sorted."""
+    cells = counted(trials).filter(is_inferred(), pl.col("doubt") == DISAGREEMENT)
+    return cells.select("cell_id").sort("cell_id")
 
 
 def audits(trials: pl.LazyFrame) -> pl.LazyFrame:
     """The inferred cells that were launched as a spot check.
 
     Returns:
-        One row per cell that was launched for that and has a final status: `cell_id` and
-        `wrong`, whether launches made before had said otherwise.
+        One row per cell that was launched for that and has an answer: `cell_id` and `wrong`,
+        whether the launches before it had said otherwise, and none of them the same.
     """
-    cells = counted(trials).filter(~is_inferred(), works() | does_not_work())
-    audited = cells.filter(pl.col("purpose") == Purpose.AUDIT.value)
-    worked, refused = pl.col("works_started_at"), pl.col("fails_started_at")
-    said_works = _pairs(cells.filter(works()), audited.filter(does_not_work()))
-    said_fails = _pairs(audited.filter(works()), cells.filter(does_not_work()))
-    wrong = pl.concat(
-        [
-            said_works.filter(worked < refused).select(cell_id="fails_cell_id"),
-            said_fails.filter(refused < worked).select(cell_id="works_cell_id"),
-        ]
-    ).unique()
-    return (
-        audited.select("cell_id")
-        .join(wrong.with_columns(wrong=True), on="cell_id", how="left")
-        .with_columns(pl.col("wrong").fill_null(False))
-        .sort("cell_id")
-    )
+    rows = counted(trials).filter(~is_inferred(), works() | does_not_work()).sort("cell_id")
+    launches = _launches(rows)
+    found = []
+    for one in launches:
+        if one.row["purpose"] == Purpose.AUDIT:
+            earlier = [each for each in launches if _before(each, one)]
+            says_works = any(_asks_as_much(each.cell, one.cell) for each in _works(earlier))
+            says_fails = any(_denied(each, [one]) for each in _refused(earlier))
+            expected = says_fails if one.row["failure_class"] is None else says_works
+            agrees = says_works if one.row["failure_class"] is None else says_fails
+            found.append({"cell_id": one.row["cell_id"], "wrong": expected and not agrees})
+    return pl.LazyFrame(found, schema={"cell_id": pl.String, "wrong": pl.Boolean})
 
 
-def _pairs(working: pl.LazyFrame, refused: pl.LazyFrame) -> pl.LazyFrame:
-    """Every two cells of which the first, if it works, says that the second must work, too."""
-    above_free = (pl.col("fails_failure_class") == _ABOVE_FREE).fill_null(False)
-    asks_as_much = (
-        (pl.col("works_depth") >= pl.col("fails_depth"))
-        & (pl.col("works_context") >= pl.col("fails_context"))
-        & (pl.col("works_graphs") | ~pl.col("fails_graphs"))
-        & (pl.col("works_utilization") <= pl.col("fails_utilization"))
+def _launches(rows: pl.LazyFrame) -> list[_Launch]:
+    columns = (*_TOLD, "failure_class", "phase", "started_at", "purpose")
+    table = rows.select(columns).collect()
+    return [_Launch(cell_of(row), row) for row in table.iter_rows(named=True)]
+
+
+def _denied(refusal: _Launch, others: Sequence[_Launch]) -> list[_Launch]:
+    """Those of some launches of which a refusal says that they are refused, too."""
+    if not others or refusal.row["failure_class"] is None:
+        return []
+    extras = np.empty(len(others), dtype=object)
+    for index, each in enumerate(others):
+        extras[index] = each.cell.extra
+    points = Points(
+        extras,
+        np.array([each.cell.depth for each in others]),
+        np.array([each.cell.context for each in others]),
+        np.array([each.cell.graphs for each in others]),
+        np.array([each.cell.utilization for each in others]),
     )
-    no_smaller_share = pl.col("works_utilization") >= pl.col("fails_utilization")
-    return (
-        working.select(pl.col(_KEPT).name.prefix("works_"))
-        .join(
-            refused.select(pl.col(_KEPT).name.prefix("fails_")),
-            left_on="works_extra",
-            right_on="fails_extra",
-            how="inner",
-            coalesce=False,
+    denied = speaks_for(refusal.evidence(), points)
+    return [each for each, said in zip(others, denied, strict=True) if said]
+
+
+def _nearest(one: _Launch, others: Sequence[_Launch]) -> _Launch:
+    def steps(other: _Launch) -> tuple[Any, ...]:
+        return (
+            abs(one.cell.depth - other.cell.depth),
+            one.cell.graphs != other.cell.graphs,
+            abs(one.cell.utilization - other.cell.utilization),
+            abs(one.cell.context - other.cell.context),
         )
-        .filter(pl.when(above_free).then(no_smaller_share).otherwise(asks_as_much))
-    )
+
+    return min(others, key=steps)
 
 
-def _longest(working: pl.LazyFrame) -> pl.LazyFrame:
-    """Of every line of windows the one that proves most."""
-    return working.sort("context", "cell_id").unique(_LINE, keep="last", maintain_order=True)
-
-
-def _shortest(refused: pl.LazyFrame) -> pl.LazyFrame:
-    """Of every line of windows, and each kind of refusal, the one that proves most."""
+def _asks_as_much(one: Cell, other: Cell) -> bool:
     return (
-        refused.with_columns(_kind=pl.col("failure_class") == _ABOVE_FREE)
-        .sort("context", "cell_id")
-        .unique([*_LINE, "_kind"], keep="first", maintain_order=True)
-        .drop("_kind")
+        one.extra == other.extra
+        and one.depth >= other.depth
+        and one.context >= other.context
+        and one.graphs >= other.graphs
+        and one.utilization <= other.utilization
     )
+
+
+def _before(one: _Launch, other: _Launch) -> bool:
+    if one is other or one.began is None or other.began is None:
+        return False
+    return one.began < other.began
+
+
+def _works(launches: Iterable[_Launch]) -> list[_Launch]:
+    return [each for each in launches if each.row["failure_class"] is None]
+
+
+def _refused(launches: Iterable[_Launch]) -> list[_Launch]:
+    return [each for each in launches if each.row["failure_class"] is not None]

@@ -28,13 +28,14 @@ _MARKS = {
 
 
 class ProgressDisplay:
-    """Cells done of planned, the cell running and its phase, time left."""
+    """Cells known of planned, the cell running and its phase, launches and time left."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
         self._planned = 0
-        self._done = 0
+        self._known = 0
+        self._launches_left = 0
         self._walls: list[float] = []
         self._running: dict[Cell, tuple[float, str]] = {}
 
@@ -50,10 +51,13 @@ class ProgressDisplay:
 
     def began(self, *, planned: int, done: int, resumed: bool, outside: int, folder: Path) -> None:
         """The sweep starts or goes on."""
-        self._planned, self._done = planned, done
+        self._planned = planned
         word = "Resuming" if resumed else "Starting"
-        known = f", {done} of them done already" if resumed else ""
-        self._console.print(f"{word} {planned} cells{known}; results in {folder}", soft_wrap=True)
+        known = f", {max(done, self._known)} of them done already" if resumed else ""
+        expected = f", about {self._launches_left} launches expected" if self._infers() else ""
+        self._console.print(
+            f"{word} {planned} cells{known}{expected}; results in {folder}", soft_wrap=True
+        )
         if outside:
             self._console.print(
                 f"The grid was another one before: {outside} cells of it stay in the tables, and "
@@ -61,12 +65,16 @@ class ProgressDisplay:
                 soft_wrap=True,
             )
 
+    def outlook(self, known: int, launches_left: int) -> None:
+        """So many cells have an answer, and so many launches are yet expected."""
+        self._known, self._launches_left = known, launches_left
+
     def attempt_began(self, cell: Cell, number: int) -> None:
         """A cell is being launched."""
         again = f", attempt {number}" if number > 1 else ""
         self._running[cell] = (time.monotonic(), f"starting{again}")
         if self._live is None:
-            self._say(f"[{self._done}/{self._planned}] {cell.label()}{again} ...", "dim")
+            self._say(f"[{self._known}/{self._planned}] {cell.label()}{again} ...", "dim")
 
     def attempt_moved(self, cell: Cell, progress: Progress) -> None:
         """A running attempt came to another phase."""
@@ -78,12 +86,10 @@ class ProgressDisplay:
         """One line for an attempt that ended."""
         began, _ = self._running.pop(cell, (time.monotonic(), ""))
         self._walls.append(time.monotonic() - began)
-        self._done += outcome.status.is_final
         mark, style = _MARKS.get(outcome.status, ("·", "dim"))
         line = f"{mark} {cell.label()}  {_result(outcome)}"
         if self._live is None:  # where there is no live line that says how far it is
-            left = f", {self._left()} left" if self._left() else ""
-            line += f"  [{self._done}/{self._planned}{left}]"
+            line += f"  [{', '.join(self._how_far())}]"
         self._say(line, style)
 
     def warn(self, text: str) -> None:
@@ -94,9 +100,8 @@ class ProgressDisplay:
         """The live block: a bar, and a line for each cell that is running."""
         head = Table.grid(padding=(0, 1))
         head.add_row(
-            ProgressBar(total=max(1, self._planned), completed=self._done, width=24),
-            f"{self._done}/{self._planned} cells",
-            f"about {self._left()} left" if self._left() else "",
+            ProgressBar(total=max(1, self._planned), completed=self._known, width=16),
+            ", ".join(self._how_far()),
         )
         lines: list[RenderableType] = [head]
         for cell, (began, words) in self._running.items():
@@ -104,12 +109,27 @@ class ProgressDisplay:
             lines.append(Spinner("dots", Text(f"{cell.label()}: {words} ({elapsed:.0f} s)")))
         return Group(*lines)
 
-    def _left(self) -> str:
+    def _how_far(self) -> list[str]:
+        """Cells first; launches, too, where they are not the same."""
+        words = [f"{self._known}/{self._planned} cells"]
+        if self._infers():
+            words[0] += " known"
+            words.append(f"{len(self._walls)} launches, about {self._launches_left} more")
+        seconds = self._seconds_left()
+        if seconds:
+            told = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+            words.append(f"{told} left")
+        return words
+
+    def _infers(self) -> bool:
+        """Whether cells come to be known without a launch of their own."""
+        return self._launches_left != self._planned - self._known
+
+    def _seconds_left(self) -> float:
         if not self._walls:
-            return ""
+            return 0.0
         parallel = max(1, len(self._running))
-        seconds = statistics.mean(self._walls) * (self._planned - self._done) / parallel
-        return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+        return statistics.mean(self._walls) * self._launches_left / parallel
 
     def _say(self, text: str, style: str) -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
@@ -118,6 +138,6 @@ class ProgressDisplay:
 def _result(outcome: Outcome) -> str:
     if outcome.failure is not None:
         return f"{outcome.status.value}: {outcome.failure.failure_class.value}"
-    if outcome.speed is None:
-        return outcome.status.value if outcome.with_speed else "works"
-    return f"{outcome.speed.decode_tok_s:.1f} tok/s"
+    if outcome.speed is not None:
+        return f"{outcome.speed.decode_tok_s:.1f} tok/s"
+    return "works" if outcome.status is Status.MEASURED else outcome.status.value

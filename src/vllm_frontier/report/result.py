@@ -12,6 +12,7 @@ from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.config import spec_from_document
+from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.report import documents, terminal
 from vllm_frontier.store import tables
 from vllm_frontier.store.sweep_store import SweepStore
@@ -19,7 +20,7 @@ from vllm_frontier.store.sweep_store import SweepStore
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The tables of a sweep, made from the attempts that are there now."""
+    """The tables of a sweep, made from the attempts that are there now and what follows."""
 
     name: str
     config: Mapping[str, Any]
@@ -36,8 +37,10 @@ def load(folder: Path) -> Result:
         StoreError: the folder is no sweep.
     """
     store = SweepStore.open(folder)
-    trials, runs = store.tables()
-    planned = tables.planned(spec_from_document(store.config, secrets=False).grid.cells())
+    spec = spec_from_document(store.config, secrets=False)
+    known = store.outcomes()
+    trials, runs = store.tables(inferred_rows(spec, store.identity, known), known)
+    planned = tables.planned(spec.grid.cells())
     derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy())
     return Result(
         name=str(store.config["name"]),

@@ -10,10 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from vllm_frontier.config import spec_from_document
+from vllm_frontier.grid import Cell
+from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.outcome import Status
 from vllm_frontier.search import create_search
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import RecordedOutcome, by_end
+from vllm_frontier.store.rows import cell_of
 from vllm_frontier.store.sweep_store import SweepStore
 
 
@@ -21,22 +24,23 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     """What `status --json` prints.
 
     Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`), `writer`,
-    `planned`, `done`, `cells` (how many have each status) and `running` (cells that are being
-    tried, with the attempt's number).
+    `planned`, `done` (cells with an answer, inferred ones included), `launched`, `inferred` and
+    `not_reached` (of the planned cells), `launches` (how many were made), `cells` (how many have
+    each status) and `running` (cells that are being tried, with the attempt's number).
     """
     spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
-    latest: dict[Any, RecordedOutcome] = {}
     records = store.outcomes()
-    for record in records:
-        known = latest.get(record.cell)
-        if known is None or not known.status.is_final or record.status.is_final:
-            latest[record.cell] = record
+    latest = _latest(records)
     planned = [latest[cell] for cell in cells if cell in latest]
+    inferred = {cell_of(row) for row in inferred_rows(spec, store.identity, records)}
+    launched = [each for each in planned if each.cell not in inferred]
     writer = store.writer()
     open_attempts = [each for each in planned if each.status is Status.INTERRUPTED]
-    settled = [each for each in planned if not (writer and each in open_attempts)]
-    done = sum(record.status.is_final for record in planned)
+    settled = [each for each in launched if not (writer and each in open_attempts)]
+    statuses = Counter(record.status.value for record in settled)
+    if inferred:
+        statuses[Status.INFERRED.value] = len(inferred)
     state = "running" if writer else "interrupted" if _goes_on(spec, records) else "finished"
     return {
         "sweep": store.config["name"],
@@ -44,13 +48,27 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
         "state": state,
         "writer": str(writer) if writer else None,
         "planned": len(cells),
-        "done": done,
-        "cells": dict(Counter(record.status.value for record in settled)),
+        "done": sum(record.status.is_final for record in launched) + len(inferred),
+        "launched": len(launched),
+        "inferred": len(inferred),
+        "not_reached": len(cells) - len(launched) - len(inferred),
+        "launches": len(records),
+        "cells": dict(statuses),
         "running": [
             {**record.cell.axes(), "attempt": record.attempt}
             for record in (open_attempts if writer else [])
         ],
     }
+
+
+def _latest(records: Sequence[RecordedOutcome]) -> dict[Cell, RecordedOutcome]:
+    """Of every cell the attempt that counts: the last final one, else the last."""
+    latest: dict[Cell, RecordedOutcome] = {}
+    for record in records:
+        known = latest.get(record.cell)
+        if known is None or not known.status.is_final or record.status.is_final:
+            latest[record.cell] = record
+    return latest
 
 
 def _goes_on(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> bool:
@@ -69,6 +87,10 @@ def show(found: dict[str, Any], console: Console) -> None:
     )
     for status, count in sorted(found["cells"].items()):
         console.print(f"  {status:<12} {count}")
+    if found["not_reached"]:
+        console.print(f"  {'not reached':<12} {found['not_reached']}")
+    if found["inferred"]:
+        console.print(f"  {found['launches']} launches so far; inferred cells need none")
     for cell in found["running"]:
         axes = " ".join(f"{name}={value}" for name, value in cell.items() if name != "attempt")
         console.print(f"  now: {axes} (attempt {cell['attempt']})", soft_wrap=True)
