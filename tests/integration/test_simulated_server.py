@@ -1,6 +1,9 @@
 """The simulated server as processes: it starts, answers, counts, refuses and stops."""
 
+import contextlib
 import dataclasses
+import http.client
+import json
 import os
 import re
 import signal
@@ -42,13 +45,47 @@ def test_log_of_a_start_reads_like_vllm(server: Launched) -> None:
 
 def test_routes(server: Launched) -> None:
     assert server.request("GET", "/health") == (200, "")
-    assert '"id": "served"' in server.request("GET", "/v1/models")[1]
-    assert server.request("GET", "/version") == (200, '{"version": "simulated-1"}')
-    assert server.request("GET", "/nothing")[0] == 404
-    status, text = server.request("POST", "/tokenize", {"prompt": "one two"})
-    assert status == 200
-    assert '"count": 2' in text
-    assert '"max_model_len": 16384' in text
+    assert server.request("POST", "/ping") == (200, "")
+    assert server.request("GET", "/version") == (200, '{"version":"simulated-1"}')
+    assert server.request("GET", "/load") == (200, '{"server_load":0}')
+    assert server.request("GET", "/nothing") == (404, '{"detail":"Not Found"}')
+    for method, path in (("POST", "/health"), ("GET", "/tokenize"), ("GET", "/v1/completions")):
+        assert server.request(method, path) == (405, '{"detail":"Method Not Allowed"}')
+    (model,) = json.loads(server.request("GET", "/v1/models")[1])["data"]
+    assert (model["id"], model["root"], model["max_model_len"]) == ("served", "some/model", 16384)
+    assert len(model["permission"]) == 1
+
+
+def test_texts_become_tokens_and_tokens_texts(server: Launched) -> None:
+    asked = {"prompt": "one two", "return_token_strs": True}
+    told = json.loads(server.request("POST", "/tokenize", asked)[1])
+    assert (told["count"], told["max_model_len"]) == (2, 16384)
+    assert told["token_strs"] == ["one", " two"]
+    again = server.request("POST", "/detokenize", {"tokens": [*told["tokens"][1:], 17]})
+    assert again == (200, '{"prompt":" two\ufffd"}')
+    status, text = server.request("POST", "/tokenize", {"model": "other", "prompt": "x"})
+    assert (status, "Valid aliases: served." in text) == (404, True)
+    status, text = server.request("POST", "/detokenize", {})
+    assert (status, "'loc': 'body.tokens', 'msg': 'Field required'" in text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "told"),
+    [
+        (b'{"a": 1,}', "application/json", "'type': 'json_invalid', 'loc': 'body.8'"),
+        (b"", "application/json; charset=utf-8", "'loc': 'body', 'msg': 'Field required'"),
+        (b"{}", "text/plain", "Unsupported Media Type: Only 'application/json' is allowed"),
+        (b"[1]", "application/json", "'type': 'model_attributes_type'"),
+    ],
+)
+def test_bodies_that_are_no_requests(server: Launched, data: bytes, kind: str, told: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/completions", data, {"Content-Type": kind})
+        response = connection.getresponse()
+        error = json.loads(response.read())["error"]
+    assert (response.status, error["code"], error["type"]) == (400, 400, "Bad Request")
+    assert told in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +124,8 @@ def test_speed_on_the_servers_clock_is_the_formula(
 def test_stream_carries_several_tokens_a_chunk(server: Launched) -> None:
     events = server.stream(CODE, max_tokens=100)
     assert events[-1] == "[DONE]"
-    chunks = [event for event in events if isinstance(event, dict)]
+    opening, *chunks = [event for event in events if isinstance(event, dict)]
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert 30 < len(chunks) < 60
     assert all("usage" not in chunk for chunk in chunks)
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
@@ -118,11 +156,46 @@ def test_window_is_filled_to_the_last_token_and_no_further(server: Launched) -> 
     prompt = list(range(20000, 20000 + 16368))
     usage = server.complete(prompt, max_tokens=16, ignore_eos=True)["usage"]
     assert usage["total_tokens"] == 16384
-    status, text = server.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 17})
-    assert status == 400
-    assert "maximum context length is 16384 tokens" in text
-    assert '"type": "BadRequestError"' in text
-    assert '"code": 400' in text
+    cut = server.complete(prompt, max_tokens=17, ignore_eos=True)["usage"]
+    assert cut["completion_tokens"] == 16
+    body = {"prompt": prompt + prompt[:17], "max_tokens": 1}
+    status, text = server.request("POST", "/v1/completions", body)
+    error = json.loads(text)["error"]
+    assert (status, error["code"], error["type"]) == (400, 400, "BadRequestError")
+    assert "maximum context length is 16384 tokens" in error["message"]
+    assert error["message"].endswith("(parameter=input_tokens, value=16385)")
+
+
+def test_answer_ends_before_a_text(server: Launched) -> None:
+    whole = server.complete(CODE, max_tokens=60)["choices"][0]["text"]
+    stop = whole[40:46]
+    answer = server.complete(CODE, max_tokens=60, stop=["no such text", stop])
+    (choice,) = answer["choices"]
+    assert choice["text"] == whole[: whole.index(stop)]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+    assert answer["usage"]["completion_tokens"] < 60
+
+
+def test_histograms_add_up(server: Launched) -> None:
+    before = server.metrics()
+    server.complete("Explain tides.", max_tokens=50)
+    after = server.metrics()
+    growth = {name: after[name] - before[name] for name in after}
+    steps = growth["vllm:spec_decode_num_drafts_total"]
+    assert growth["vllm:inter_token_latency_seconds_count"] == steps
+    assert growth["vllm:iteration_tokens_total_count"] == steps + 1
+    assert growth["vllm:request_generation_tokens_sum"] == 50
+    assert growth["vllm:request_params_max_tokens_sum"] == 50
+    prompt = growth["vllm:prompt_tokens_total"]
+    computed = growth['vllm:prompt_tokens_by_source_total{,source="local_compute"}']
+    assert computed == growth["vllm:request_prefill_kv_computed_tokens_sum"]
+    assert computed + growth["vllm:prompt_tokens_cached_total"] == prompt
+    decode = growth["vllm:request_decode_time_seconds_sum"]
+    assert growth["vllm:inter_token_latency_seconds_sum"] == pytest.approx(decode)
+    per_token = growth["vllm:request_time_per_output_token_seconds_sum"]
+    assert per_token == pytest.approx(decode / 49)
+    assert growth['vllm:request_generation_tokens_bucket{,le="20.0"}'] == 0
+    assert growth['vllm:request_generation_tokens_bucket{,le="50.0"}'] == 1
 
 
 def test_same_cell_gives_the_same_figures_again(tmp_path: Path) -> None:
@@ -206,7 +279,9 @@ def test_automatic_window(tmp_path: Path) -> None:
         assert server.ready()
         reading = server.engine.read_log(server.log)
         assert reading.facts.auto_context == 35824  # (2.45 - 0.3) / 0.06, whole blocks
-        assert '"max_model_len": 35824' in server.request("GET", "/v1/models")[1]
+        told = "Auto-fit max_model_len: reduced from 65536 to 35824 to fit in available KV cache"
+        assert told in server.log.read_text()
+        assert '"max_model_len":35824' in server.request("GET", "/v1/models")[1]
 
 
 def test_unknown_card_is_one_line(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from vllm_frontier.engine.simulated.card import Fault, decode_speed
 from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.engine.simulated.faults import FaultBook, state_file
 from vllm_frontier.engine.simulated.options import Options, Refusal, parse_options
-from vllm_frontier.engine.simulated.protocol import ApiError, Asked, read_request
+from vllm_frontier.engine.simulated.protocol import Asked, read_request
+from vllm_frontier.engine.simulated.refusals import ApiError
 from vllm_frontier.engine.simulated.requests import PrefixCache, plan_decoding
-from vllm_frontier.engine.simulated.text import answer, pieces, task_of, token_ids
+from vllm_frontier.engine.simulated.text import answer, pieces, stopped, task_of, token_ids
 from vllm_frontier.grid import Cell
 
 TINY = load_card("tiny-8gib")
@@ -135,14 +136,30 @@ def test_requests_are_read() -> None:
 @pytest.mark.parametrize(
     ("body", "is_chat", "status", "told"),
     [
-        ({"prompt": [1] * 12, "max_tokens": 1}, False, 400, "contains 12 input tokens"),
-        ({"prompt": [1] * 8, "max_tokens": 5}, False, 400, "for a total of 13 tokens"),
-        ({"prompt": [1], "max_tokens": 0}, False, 400, "must be at least 1"),
-        ({"prompt": [], "max_tokens": 1}, False, 400, "cannot be empty"),
-        ({"prompt": ["a", "b"]}, False, 400, "one text or one list"),
-        (chat(model="other"), True, 404, "The model `other` does not exist."),
-        (chat(messages="Hello"), True, 400, "list of messages"),
-        ([], True, 400, "JSON object"),
+        ({"prompt": [1] * 13, "max_tokens": 1}, False, 400, "contains 13 input tokens"),
+        ({"prompt": "a b " * 9}, False, 400, "contains at least 13 input tokens"),
+        ({"prompt": [1] * 12, "max_tokens": 1}, False, 400, "at least 1, got 0. (parameter=max_"),
+        ({"prompt": [1], "max_tokens": 0}, False, 400, "must be at least 1, got 0."),
+        ({"prompt": [1], "max_tokens": -1}, False, 400, "must be at least 1, got -1."),
+        ({"prompt": [1], "max_tokens": "x"}, False, 400, "unable to parse string as an integer"),
+        ({"prompt": [1], "max_tokens": 2.5}, False, 400, "number with a fractional part"),
+        ({"prompt": [], "max_tokens": 1}, False, 400, "You must pass at least one prompt"),
+        ({"prompt": ""}, False, 400, "must be provided and non-empty. (parameter=prompt)"),
+        ({}, False, 400, "must be provided and non-empty."),
+        ({"prompt": ["a", "b"]}, False, 400, "one prompt at a time"),
+        ({"prompt": [4, -3]}, False, 400, "'loc': 'body.prompt.1'"),
+        ({"prompt": [10**9]}, False, 400, "Token id 1000000000 is out of vocabulary"),
+        ({"prompt": "a", "n": 2}, False, 400, "one answer to a request"),
+        ({"prompt": "a", "temperature": -1}, False, 400, "non-negative, got -1.0."),
+        ({"prompt": "a", "top_p": 3}, False, 400, "top_p must be in (0, 1], got 3.0."),
+        ({"prompt": "a", "cache_salt": ""}, False, 400, "(parameter=cache_salt)"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, False, 400, "`stream=True`"),
+        (chat(model="other"), True, 404, "The model `other` does not exist. Valid aliases: m."),
+        (chat(messages="Hello"), True, 400, "Input should be a valid list"),
+        (chat(messages=[]), True, 400, "empty conversation"),
+        (chat(messages=["Hello"]), True, 400, "'loc': 'body.messages.0'"),
+        ({"model": "m"}, True, 400, "'loc': 'body.messages', 'msg': 'Field required'"),
+        ([], True, 400, "'input': '<list of 0 items>'"),
     ],
 )
 def test_refused_requests(body: object, is_chat: bool, status: int, told: str) -> None:
@@ -151,6 +168,25 @@ def test_refused_requests(body: object, is_chat: bool, status: int, told: str) -
     assert error.status == status
     assert told in error.message
     assert error.body()["error"]["code"] == status
+
+
+def test_an_answer_is_cut_to_the_window() -> None:
+    asked = read_request({"prompt": [1] * 8, "max_tokens": 5}, chat=False, model="m", window=12)
+    assert isinstance(asked, Asked)
+    assert asked.max_tokens == 4
+    asked = read_request({"prompt": "a", "max_tokens": "7"}, chat=False, model="m", window=12)
+    assert isinstance(asked, Asked)
+    assert asked.max_tokens == 7
+
+
+@given(st.lists(st.text("ab ", min_size=1, max_size=4), max_size=12), st.text("ab ", min_size=1))
+def test_answers_end_before_the_first_stop(written: list[str], stop: str) -> None:
+    kept, by = stopped(written, [stop])
+    whole = "".join(written)
+    assert "".join(kept) == (whole[: whole.index(stop)] if stop in whole else whole)
+    assert by == (stop if stop in whole else None)
+    # the token that completes the text is the last one
+    assert by is None or stop not in "".join(written[: len(kept) - 1])
 
 
 def test_options_of_vllm() -> None:

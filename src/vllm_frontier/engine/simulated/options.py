@@ -38,6 +38,7 @@ class Options:
     eager: bool = False
     depth: int = 0
     method: str | None = None
+    speculation: Mapping[str, Any] = field(default_factory=dict)
     prompt_details: bool = False
     prefix_caching: bool = True
     seed: int = 0
@@ -89,6 +90,7 @@ def parse_options(argv: Sequence[str]) -> Options | Refusal:
             eager=_flag(given, "enforce_eager", default=False),
             depth=int(speculation.get("num_speculative_tokens") or 0),
             method=speculation.get("method"),
+            speculation=speculation,
             prompt_details=_flag(given, "enable_prompt_tokens_details", default=False),
             prefix_caching=_flag(given, "enable_prefix_caching", default=True),
             seed=_integer(given, "seed", 0),

@@ -12,30 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_frontier.engine.simulated.text import chat_ids, message_texts, token_ids
+from vllm_frontier.engine.simulated import refusals
+from vllm_frontier.engine.simulated.refusals import ApiError, Fault
+from vllm_frontier.engine.simulated.text import (
+    VOCABULARY,
+    chat_ids,
+    message_texts,
+    token_ids,
+)
 
-ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-
-
-@dataclass(frozen=True, slots=True)
-class ApiError:
-    """A request that is refused, as vLLM words it."""
-
-    status: int
-    message: str
-    param: str | None = None
-
-    def body(self) -> dict[str, Any]:
-        """The JSON body."""
-        kinds = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
-        return {
-            "error": {
-                "message": self.message,
-                "type": kinds[self.status],
-                "param": self.param,
-                "code": self.status,
-            }
-        }
+_FINGERPRINT = "vllm-simulated-1"
+_LIMITS = ("max_completion_tokens", "max_tokens")  # on the answer, the newer name first
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +37,7 @@ class Asked:
     stream: bool
     usage: bool
     cache_salt: str = ""
+    stop: tuple[str, ...] = ()
 
     def run_key(self) -> str:
         """What tells this run from others of the cell."""
@@ -64,23 +52,28 @@ def read_request(body: Any, *, chat: bool, model: str, window: int) -> Asked | A
         body: the JSON of the request.
         chat: whether it has messages, not a prompt.
         model: the name that is served.
-        window: tokens that prompt and answer may have together.
+        window: tokens that prompt and answer may have together; a limit on the answer that is
+            beyond it is cut.
     """
-    if not isinstance(body, dict):
-        return ApiError(400, "The request body must be a JSON object.")
-    if body.get("model") not in (None, model):
-        return ApiError(404, f"The model `{body['model']}` does not exist.", "model")
-    prompt = _chat_prompt(body) if chat else _plain_prompt(body)
-    if isinstance(prompt, ApiError):
-        return prompt
-    ids, text = prompt
-    if not ids:
-        return ApiError(400, "The decoder prompt cannot be empty")
-    wanted = body.get("max_completion_tokens") or body.get("max_tokens")
-    default = window - len(ids) if chat else min(16, window - len(ids))
-    limit = _check_length(len(ids), default if wanted is None else wanted, window)
-    if isinstance(limit, ApiError):
-        return limit
+    wrong = _wrong_form(body, chat=chat)
+    if wrong is None and body.get("model") not in (None, model):
+        wrong = refusals.unknown_model(body["model"], model)
+    wrong = wrong or _wrong_value(body)
+    if wrong is not None:
+        return wrong
+    wanted = _wanted_tokens(body)
+    ids, text, counted = _chat_prompt(body) if chat else _plain_prompt(body)
+    if any(each >= VOCABULARY for each in ids):
+        return ApiError(400, f"Token id {max(ids)} is out of vocabulary")
+    if len(ids) > window:
+        return refusals.too_long(ids, window, counted=counted)
+    default = window if chat else 16
+    limit = min(default if wanted is None else wanted, window - len(ids))
+    if limit < 1:
+        return refusals.wrong_value(
+            f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit
+        )
+    stop = body.get("stop") or ()
     return Asked(
         chat=chat,
         ids=ids,
@@ -90,50 +83,122 @@ def read_request(body: Any, *, chat: bool, model: str, window: int) -> Asked | A
         stream=bool(body.get("stream")),
         usage=bool((body.get("stream_options") or {}).get("include_usage")),
         cache_salt=str(body.get("cache_salt") or ""),
+        stop=(stop,) if isinstance(stop, str) else tuple(str(each) for each in stop if each),
     )
 
 
-def _chat_prompt(body: dict[str, Any]) -> tuple[list[int], str] | ApiError:
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-        return ApiError(400, "messages must be a list of messages", "messages")
-    texts = message_texts(messages)
-    asked = [text for role, text in texts if role == "user"]
-    return chat_ids(texts), asked[-1] if asked else ""
+def _wrong_form(body: Any, *, chat: bool) -> ApiError | None:
+    """What is wrong with the form of a body, whatever is served."""
+    if not isinstance(body, dict):
+        return refusals.not_an_object(body)
+    wrong = (_wrong_limit(body, name) for name in _LIMITS)
+    first = next((each for each in wrong if each is not None), None)
+    return first or (_wrong_messages(body) if chat else _wrong_prompt(body))
 
 
-def _plain_prompt(body: dict[str, Any]) -> tuple[Sequence[int], str] | ApiError:
+def _wrong_limit(body: dict[str, Any], name: str) -> ApiError | None:
+    """What is wrong with a limit on the answer; a text or a float may stand for a whole number."""
+    value, told = body.get(name), "Input should be a valid integer"
+    if value is None or _integer(value) is not None:
+        return None
+    if isinstance(value, str):
+        told += ", unable to parse string as an integer"
+        return refusals.malformed(Fault("int_parsing", f"body.{name}", told, value))
+    if isinstance(value, float):
+        told += ", got a number with a fractional part"
+        return refusals.malformed(Fault("int_from_float", f"body.{name}", told, value))
+    return refusals.malformed(Fault("int_type", f"body.{name}", told, value))
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    if isinstance(value, str) and value.removeprefix("-").isdecimal():
+        return int(value)
+    return None
+
+
+def _wanted_tokens(body: dict[str, Any]) -> int | None:
+    limits = (_integer(body.get(name)) for name in _LIMITS)
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _wrong_messages(body: dict[str, Any]) -> ApiError | None:
+    if "messages" not in body:
+        return refusals.missing(body, "messages")
+    messages = body["messages"]
+    if not isinstance(messages, list):
+        told = "Input should be a valid list"
+        return refusals.malformed(Fault("list_type", "body.messages", told, messages))
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict):
+            told = "Input should be a valid dictionary"
+            return refusals.malformed(Fault("dict_type", f"body.messages.{at}", told, message))
+    if not messages:
+        told = "Cannot apply chat template to an empty conversation. Provide at least one message."
+        return ApiError(400, told)
+    return None
+
+
+def _wrong_prompt(body: dict[str, Any]) -> ApiError | None:
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+    if prompt is None or prompt == "":
+        told = "Either prompt or prompt_embeds must be provided and non-empty."
+        return refusals.wrong_value(told, "prompt")
+    if prompt == []:
+        return ApiError(400, "You must pass at least one prompt")
+    if isinstance(prompt, list) and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            return ApiError(400, "The simulated server takes one prompt at a time", "prompt")
+        prompt = prompt[0]
+    return None if isinstance(prompt, str) else _wrong_tokens(prompt)
+
+
+def _wrong_tokens(prompt: Any) -> ApiError | None:
+    if not isinstance(prompt, list) or not all(type(each) is int for each in prompt):
+        told = "Input should be a valid string"
+        return refusals.malformed(Fault("string_type", "body.prompt", told, prompt))
+    at = next((at for at, token in enumerate(prompt) if token < 0), None)
+    if at is None:
+        return None
+    told = "Input should be greater than or equal to 0"
+    return refusals.malformed(Fault("greater_than_equal", f"body.prompt.{at}", told, prompt[at]))
+
+
+def _wrong_value(body: dict[str, Any]) -> ApiError | None:
+    """What the form allows and vLLM refuses, or what this server does not do."""
+    if body.get("stream_options") and not body.get("stream"):
+        told = "Stream options can only be defined when `stream=True`."
+        return refusals.wrong_value(told, "stream_options")
+    if body.get("cache_salt") == "":
+        told = "Parameter 'cache_salt' must be a non-empty string if provided."
+        return refusals.wrong_value(told, "cache_salt")
+    temperature, top_p = body.get("temperature"), body.get("top_p")
+    if isinstance(temperature, int | float) and temperature < 0:
+        told = f"temperature must be non-negative, got {float(temperature)}."
+        return refusals.wrong_value(told, "temperature", float(temperature))
+    if isinstance(top_p, int | float) and not 0 < top_p <= 1:
+        told = f"top_p must be in (0, 1], got {float(top_p)}."
+        return refusals.wrong_value(told, "top_p", float(top_p))
+    if body.get("n") not in (None, 1):
+        return ApiError(400, "The simulated server gives one answer to a request", "n")
+    return None
+
+
+def _chat_prompt(body: dict[str, Any]) -> tuple[Sequence[int], str, bool]:
+    texts = message_texts(body["messages"])
+    asked = [text for role, text in texts if role == "user"]
+    return chat_ids(texts), asked[-1] if asked else "", False
+
+
+def _plain_prompt(body: dict[str, Any]) -> tuple[Sequence[int], str, bool]:
+    """The tokens, what stands for the text, and whether it came as tokens."""
+    prompt = body["prompt"]
+    if isinstance(prompt, list) and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return token_ids(prompt), prompt
-    if isinstance(prompt, list) and all(type(each) is int for each in prompt):
-        return prompt, hashlib.sha256(array("q", prompt).tobytes()).hexdigest()
-    return ApiError(400, "prompt must be one text or one list of token ids", "prompt")
-
-
-def _check_length(prompt: int, wanted: Any, window: int) -> int | ApiError:
-    if prompt >= window:
-        return ApiError(
-            400,
-            f"This model's maximum context length is {window} tokens. However, your prompt "
-            f"contains {prompt} input tokens, which exceeds this limit even without any output "
-            "tokens. Please reduce the length of the input prompt.",
-            "input_tokens",
-        )
-    if not isinstance(wanted, int) or wanted < 1:
-        return ApiError(400, f"max_tokens must be at least 1, got {wanted}.", "max_tokens")
-    if prompt + wanted > window:
-        return ApiError(
-            400,
-            f"This model's maximum context length is {window} tokens. However, you requested "
-            f"{wanted} output tokens and your prompt contains {prompt} input tokens, for a total "
-            f"of {prompt + wanted} tokens. Please reduce the length of the input prompt or the "
-            "number of requested output tokens.",
-            "input_tokens",
-        )
-    return wanted
+        return token_ids(prompt), prompt, False
+    return prompt, hashlib.sha256(array("q", prompt).tobytes()).hexdigest(), True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +210,43 @@ class Wording:
     model: str
     created: int
 
-    def chunk(self, text: str, reason: str | None = None, *, first: bool = False) -> bytes:
-        """One event of a stream."""
-        if self.asked.chat:
-            role = {"role": "assistant"} if first else {}
-            choice: dict[str, Any] = {"index": 0, "delta": role | {"content": text}}
-        else:
-            choice = {"index": 0, "text": text}
-        choice |= {"logprobs": None, "finish_reason": reason}
-        return event(self._head(stream=True) | {"choices": [choice]})
+    def opening(self) -> bytes:
+        """The first event of a chat, which has no text yet; nothing for a plain answer."""
+        if not self.asked.chat:
+            return b""
+        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+        return event(self._head(stream=True) | {"choices": [choice | _ending(None)]})
+
+    def chunk(self, text: str, reason: str | None = None, stop: str | None = None) -> bytes:
+        """One event of a stream; `stop` is the text that ended the answer."""
+        choice: dict[str, Any] = {"index": 0}
+        choice |= {"delta": {"content": text}} if self.asked.chat else {"text": text}
+        return event(self._head(stream=True) | {"choices": [choice | _ending(reason, stop)]})
 
     def usage_chunk(self, usage: dict[str, Any]) -> bytes:
         """The last event of a stream whose usage was asked for."""
         return event(self._head(stream=True) | {"choices": [], "usage": usage})
 
-    def whole(self, text: str, reason: str, usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(
+        self, text: str, reason: str, usage: dict[str, Any], stop: str | None = None
+    ) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
+        choice: dict[str, Any] = {"index": 0}
         if self.asked.chat:
-            choice["message"] = {"role": "assistant", "content": text}
+            choice["message"] = {
+                "role": "assistant",
+                "content": text,
+                **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning")),
+            }
         else:
             choice["text"] = text
-        return self._head(stream=False) | {"choices": [choice], "usage": usage}
+        return self._head(stream=False) | {
+            "choices": [choice | _ending(reason, stop)],
+            "service_tier": None,
+            "system_fingerprint": _FINGERPRINT,
+            "usage": usage,
+            "kv_transfer_params": None,
+        }
 
     def _head(self, *, stream: bool) -> dict[str, Any]:
         kind = "text_completion"
@@ -187,9 +267,19 @@ def usage_of(prompt: int, completion: int, cached: int, *, details: bool) -> dic
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
         "prompt_tokens_details": {"cached_tokens": cached} if details else None,
+        "completion_tokens_details": None,
     }
+
+
+def _ending(reason: str | None, stop: str | None = None) -> dict[str, Any]:
+    return {"logprobs": None, "finish_reason": reason, "stop_reason": stop}
+
+
+def as_json(data: dict[str, Any]) -> bytes:
+    """JSON as vLLM writes it, without spaces."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def event(data: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + json.dumps(data).encode() + b"\n\n"
+    return b"data: " + as_json(data) + b"\n\n"

@@ -28,10 +28,10 @@ from vllm_frontier.engine.simulated.card import context_text
 from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.engine.simulated.core import fork_engine
 from vllm_frontier.engine.simulated.faults import FaultBook, state_file
-from vllm_frontier.engine.simulated.http import VERSION, HttpServer
+from vllm_frontier.engine.simulated.http import ROUTES, VERSION, HttpServer
 from vllm_frontier.engine.simulated.options import Refusal, parse_options
 from vllm_frontier.engine.simulated.processes import Launch, commit_fault, with_context
-from vllm_frontier.engine.simulated.protocol import ENGINE_DEAD
+from vllm_frontier.engine.simulated.refusals import ENGINE_DEAD
 from vllm_frontier.engine.simulated.service import Service
 from vllm_frontier.errors import ConfigError
 
@@ -66,8 +66,15 @@ def _refuse(refusal: Refusal) -> int:
 
 def _tell_banner(model: str) -> None:
     api = log.Log("APIServer")
-    api.info("api_utils.py:347", f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}")
-    api.info("api_utils.py:347", f"  █▄█▀ █     █     █     █  model   {model}")
+    for line in (
+        "",
+        "       █     █     █▄   ▄█",
+        f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}",
+        f"  █▄█▀ █     █     █     █  model   {model}",
+        "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀",
+        "",
+    ):
+        api.info("api_utils.py:347", line)
 
 
 class _ApiServer:
@@ -108,6 +115,8 @@ class _ApiServer:
             "max_model_len": options.context,
             "gpu_memory_utilization": options.utilization,
             "enforce_eager": options.eager,
+            "served_model_name": [options.served_name or options.model],
+            "speculative_config": dict(options.speculation) or None,
         }
         self._log.info("api_utils.py:286", f"non-default args: {asked}")
 
@@ -139,7 +148,10 @@ class _ApiServer:
         self._log.info("model.py:2152", f"Using max model len {shown}")
         if launch.options.eager:
             self._log.warning(
-                "vllm.py:1703", "Enforce eager set, disabling torch.compile and CUDAGraphs."
+                "vllm.py:1703",
+                "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. "
+                "This is equivalent to setting -cc.mode=none -cc.cudagraph_mode=none and "
+                "--kernel_config.enable_jit_warmup=False",
             )
         return True
 
@@ -171,6 +183,10 @@ class _ApiServer:
         self._log.info("entry.py:136", "Supported tasks: ['generate']")
         url = f"http://{options.host}:{options.port}"
         self._log.info("entry.py:140", f"Starting vLLM server on {url}")
+        self._log.info("launcher.py:186", "Available routes are:")
+        for path, methods in ROUTES.items():
+            text = f"Route: {path}, Methods: {', '.join(methods)}"
+            self._log.info("launcher.py:195", text)
         server = HttpServer(listener, service)
         self._serving = True
         threading.Thread(target=self._watch_engine, args=(service,), daemon=True).start()

@@ -5,26 +5,31 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vllm_frontier.engine.simulated import log
 from vllm_frontier.engine.simulated.card import simulate_start
 from vllm_frontier.engine.simulated.metrics import Metrics
 from vllm_frontier.engine.simulated.processes import Channel, Launch, commit_fault
-from vllm_frontier.engine.simulated.protocol import ENGINE_DEAD, Asked, Wording, usage_of
+from vllm_frontier.engine.simulated.protocol import Asked, Wording, usage_of
+from vllm_frontier.engine.simulated.refusals import ENGINE_DEAD
 from vllm_frontier.engine.simulated.requests import Decoding, PrefixCache, plan_decoding
-from vllm_frontier.engine.simulated.text import answer, task_of
+from vllm_frontier.engine.simulated.text import answer, pieces, stopped, task_of, token_ids
 
 _PING_S = 0.05  # how often a running request asks whether the worker still lives
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer laid out in full before its first token is sent."""
+    """An answer laid out in full before its first token is sent.
+
+    `stop` is the text among those asked for that ends it.
+    """
 
     pieces: tuple[str, ...]
     reason: str
+    stop: str | None
     cached: int
     decoding: Decoding
     fills: bool
@@ -55,12 +60,14 @@ class Service:
             depth=launch.cell.depth,
             block=launch.card.memory.block_tokens,
             facts=start.facts,
+            options=launch.options,
         )
         self._log = log.Log("APIServer")
         self._fill_failure = start.fill_failure
         self._engine = engine
         self._turn = threading.Lock()
         self._numbers = itertools.count()
+        self._words: dict[int, str] = {}
         self._cache_lock = threading.Lock()
         self._cache = PrefixCache(
             block=launch.card.memory.block_tokens,
@@ -79,25 +86,36 @@ class Service:
         head = "chatcmpl" if asked.chat else "cmpl"
         return Wording(asked, f"{head}-{number:016x}", self.model, int(time.time()))
 
+    def remember(self, text: str) -> None:
+        """Keep what the tokens of a text stand for."""
+        for token, piece in zip(token_ids(text), pieces(text), strict=True):
+            self._words.setdefault(token, piece)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """What tokens stand for, as far as this server has met them."""
+        return [self._words.get(token, "\ufffd") for token in tokens]
+
     def lay_out(self, asked: Asked) -> Answer:
         """Decide everything about an answer."""
         with self._cache_lock:
             cached = self._cache.take(asked.ids, asked.cache_salt)
-        pieces, ended = answer(asked.text, asked.max_tokens, endless=asked.endless)
+        written, ended = answer(asked.text, asked.max_tokens, endless=asked.endless)
+        written, stop = stopped(written, asked.stop)
         decoding = plan_decoding(
             self.launch.card,
             self.launch.cell,
             task_of(asked.text),
             uncached=len(asked.ids) - cached,
-            completion=len(pieces),
+            completion=len(written),
             run=asked.run_key(),
             seed=self.launch.options.seed,
         )
-        tokens = len(asked.ids) + len(pieces)
+        tokens = len(asked.ids) + len(written)
         fills = tokens > self.window - self.launch.card.memory.block_tokens
         return Answer(
-            pieces=tuple(pieces),
-            reason="stop" if ended else "length",
+            pieces=tuple(written),
+            reason="stop" if ended or stop is not None else "length",
+            stop=stop,
             cached=cached,
             decoding=decoding,
             fills=fills,
@@ -122,6 +140,7 @@ class Service:
             cached=laid_out.cached,
             completion=len(laid_out.pieces),
             reason=laid_out.reason,
+            limit=asked.max_tokens,
         )
 
     def usage(self, asked: Asked, laid_out: Answer) -> dict[str, object]:

@@ -105,6 +105,22 @@ def answer(prompt: str, tokens: int, *, endless: bool) -> tuple[list[str], bool]
     return list(islice(stream, tokens)), ended
 
 
+def stopped(written: Sequence[str], stops: Sequence[str]) -> tuple[list[str], str | None]:
+    """An answer up to the first of some texts, which is left out, and that text (or None)."""
+    text = ""
+    for index, piece in enumerate(written):
+        text += piece
+        found = [(text.find(stop), stop) for stop in stops if stop in text]
+        if found:
+            at, stop = min(found)
+            kept, position = [], 0
+            for each in written[: index + 1]:  # a token whose text is cut still counts
+                kept.append(each[: max(0, at - position)])
+                position += len(each)
+            return kept, stop
+    return list(written), None
+
+
 def _chain(first: Iterator[str], second: Iterator[str]) -> Iterator[str]:
     yield from first
     yield from second
