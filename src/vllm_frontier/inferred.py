@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vllm_frontier import search
-from vllm_frontier.search import Inference
+from vllm_frontier.search import Inference, infer
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import rows
 from vllm_frontier.store.records import RecordedOutcome, by_end
@@ -33,7 +32,7 @@ def inferred_rows(
     if spec.search.strategy == "exhaustive":
         return []
     ended = by_end(records)
-    found = search.infer(spec, ((record.cell, record.outcome()) for record in ended))
+    found = infer(spec, ((record.cell, record.outcome()) for record in ended))
     answers = {record.cell: record for record in ended if record.status.is_final}
     by_cell = {each.cell: each for each in found.inferences}
     return [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_frontier import ray_settings
 from vllm_frontier.cards import own_cards
+from vllm_frontier.checkpoint import prior_for
 from vllm_frontier.doctor import looks_like_path
 from vllm_frontier.driver import Display, Driver
 from vllm_frontier.engine.registry import create_engine
@@ -101,7 +102,7 @@ def run_sweep(
     cards = own_cards(spec)
     identity = identify(spec, version)
     cells = spec.grid.cells()
-    search = create_search(spec)
+    search = create_search(spec, prior_for(spec))
     store, resumed = SweepStore.create_or_open(
         folder, document, identity, allow_changed=allow_changed
     )
