@@ -1,5 +1,6 @@
 """What is said of an attempt without a server is what an attempt with one comes to."""
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,8 @@ from vllm_frontier.engine.simulated.attempt import simulate_attempt
 from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.engine.simulated.faults import FaultBook
 from vllm_frontier.grid import Cell
-from vllm_frontier.outcome import FailureClass, Outcome, Status
+from vllm_frontier.outcome import FailureClass, Outcome, Purpose, Status
+from vllm_frontier.trial import AttemptRequest, run_attempt
 
 NOT_COUNTED = {"graphs_counted": False, "graphs_per_depth": 0.07}
 MEMORY = {
@@ -107,3 +109,25 @@ def test_a_fault(tmp_path: Path, at: str, kind: str) -> None:
     real, said = both(tmp_path, Cell(2, 8192, True, 0.9), faults=faults)
     assert described(said) == described(real)
     assert said.failure is not None
+
+
+def test_an_attempt_without_speed(tmp_path: Path) -> None:
+    card = card_file(tmp_path, faults=[{"at": "measure", "kind": "crash"}])
+    request = AttemptRequest(
+        sweep(card), Cell(2, 8192, True, 0.9), "0" * 16, 1, tmp_path / "log", dict(os.environ),
+        purpose=Purpose.AUDIT, with_speed=False,
+    )  # fmt: skip
+    steps = run_attempt(request)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as ended:
+        real: Outcome = ended.value
+    known = load_card(card)
+    said = simulate_attempt(
+        known, request.cell, purpose=Purpose.AUDIT, with_speed=False, faults=FaultBook(known.faults)
+    )
+    assert described(said) == described(real)
+    asked = (Purpose.AUDIT, False, None)
+    assert (real.purpose, real.with_speed, real.speed) == asked
+    assert (said.purpose, said.with_speed, said.speed) == asked
