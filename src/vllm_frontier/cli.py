@@ -26,6 +26,7 @@ from vllm_frontier.signals import EXIT_INTERRUPTED, Signals
 
 if TYPE_CHECKING:
     from vllm_frontier.config import Composed
+    from vllm_frontier.sweep import Finished
 
 EXIT_DONE, EXIT_USAGE, EXIT_SOME_FAILED = 0, 2, 3
 PROGRAM = "vllm-frontier"
@@ -270,12 +271,22 @@ def _run(
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
         console.print(f"\nResults: {folder}", soft_wrap=True)
-    if finished.left and finished.aside:
-        told = f"{finished.left} cells were not reached, for want of a card."
-        console.print(f"{told} {_go_on(folder)}", soft_wrap=True)
-    elif finished.left:
-        console.print(f"{finished.left} cells were not reached within the budget of the search.")
+    told = _left_open(finished)
+    if told:
+        more = f" {_go_on(folder)}" if finished.out_of_budget else ""
+        console.print(f"{told}{more}", soft_wrap=True)
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
+
+
+def _left_open(finished: Finished) -> str:
+    """How many cells have no answer, and why; empty where all have one."""
+    if not finished.left:
+        return ""
+    if finished.aside:
+        return f"{finished.left} cells were not reached, for want of a card."
+    if finished.out_of_budget:
+        return f"{finished.left} cells were not reached within the budget of the search."
+    return f"{finished.left} cells were left open: the search did not ask for them."
 
 
 def _go_on(folder: Path) -> str:

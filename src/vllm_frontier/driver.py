@@ -35,7 +35,7 @@ class Display(Protocol):
     """Who shows a person how the sweep goes."""
 
     def began(self, *, planned: int, done: int, resumed: bool, outside: int, folder: Path) -> None:
-        """The sweep starts; `done` of the `planned` cells have their outcome already.
+        """The sweep starts; of `done` of the `planned` cells all is known already.
 
         `outside` cells are in the folder, but not in the grid: it was another one before.
         """
@@ -72,6 +72,7 @@ class Driver:
         environment: the environment as it is before Ray changes it; launches inherit this and
             nothing of Ray's.
         aside: cards (UUIDs) that were set aside and not taken back, and why.
+        launches: attempts that were begun.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Driver:
         self._search: Search | None = None
         self.environment = dict(os.environ)
         self.aside: dict[tuple[str, ...], str] = {}
+        self.launches = 0
 
     # Earlier runs of the sweep
 
@@ -130,10 +132,6 @@ class Driver:
                 found = found.lowest(earlier.get("used_gib") or {})
         return found
 
-    def done(self, cells: tuple[Cell, ...]) -> int:
-        """How many of the cells need no further launch."""
-        return sum(self._statuses[cell].is_final for cell in cells if cell in self._statuses)
-
     def outside(self, cells: tuple[Cell, ...]) -> int:
         """How many cells of earlier runs the grid no longer has."""
         return len(self._statuses.keys() - set(cells))
@@ -160,6 +158,7 @@ class Driver:
             with_speed=wanted.with_speed,
         )
         self._store.write_attempt(paths, row, {})
+        self.launches += 1
         self._open[cell, paths.number] = paths
         self._rows[cell, paths.number] = row
         self._display.attempt_began(cell, paths.number)

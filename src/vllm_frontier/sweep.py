@@ -42,12 +42,14 @@ class Finished:
         cells: those that were launched, by the status of the attempt that counts.
         inferred: those that were not, and whose answer follows from others.
         planned: how many the grid has.
+        out_of_budget: whether the budget of the search, or the want of a card, ended it.
         aside: cards (UUIDs) that were set aside, and why.
     """
 
     cells: Mapping[Cell, Status]
     inferred: frozenset[Cell]
     planned: int
+    out_of_budget: bool
     aside: Mapping[tuple[str, ...], str]
 
     @property
@@ -112,7 +114,7 @@ def run_sweep(
         remove_abandoned()
         display.began(
             planned=len(cells),
-            done=driver.done(cells),
+            done=search.outlook.known,
             resumed=resumed,
             outside=driver.outside(cells),
             folder=folder,
@@ -130,7 +132,13 @@ def run_sweep(
                 raise
             inferred = make_tables(store, spec)
         signals.check()
-    return Finished(driver.settled(cells), inferred, len(cells), driver.aside)
+    return Finished(
+        cells=driver.settled(cells),
+        inferred=inferred,
+        planned=len(cells),
+        out_of_budget=not search.finished or driver.launches == spec.search.max_launches,
+        aside=driver.aside,
+    )
 
 
 def _plan(

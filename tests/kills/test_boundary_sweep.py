@@ -84,6 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("boundary") / "s"
     finished = sweep(folder)
     assert (finished.planned, finished.left, finished.failed) == (CELLS, 0, 0)
+    assert not finished.out_of_budget
     assert len(finished.cells) + len(finished.inferred) == CELLS
     return folder
 
@@ -145,8 +146,15 @@ def test_an_interrupted_search_comes_to_the_same_tables(whole: Path, tmp_path: P
 def test_a_budget_leaves_cells_open(tmp_path: Path) -> None:
     finished = sweep(tmp_path / "s", one_after_another, "search.max_launches=2")
     assert len(finished.cells) == 2
+    assert finished.out_of_budget
     assert 0 < finished.left < CELLS - 2
     trials = pl.read_parquet(tmp_path / "s/trials.parquet")
     assert trials.height == CELLS - finished.left
     spec = spec_from_document(SweepStore.open(tmp_path / "s").config)
     assert spec.search.max_launches == 2
+
+
+def test_without_time_nothing_is_launched_and_all_is_left(tmp_path: Path) -> None:
+    finished = sweep(tmp_path / "s", one_after_another, "search.max_hours=1e-9")
+    assert (len(finished.cells), finished.left, finished.out_of_budget) == (0, CELLS, True)
+    assert pl.read_parquet(tmp_path / "s/trials.parquet").height == 0
