@@ -1,25 +1,100 @@
-"""What a sweep will launch, before it does."""
+"""What a sweep will launch, and what is expected of it, before it does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from vllm_frontier.search import create_search
+from vllm_frontier.checkpoint import prior_for
+from vllm_frontier.errors import FrontierError
+from vllm_frontier.grid import Cell
+from vllm_frontier.history import LaunchTimes, launch_times
+from vllm_frontier.identity import identify
+from vllm_frontier.memory import MemoryModel, MemoryPrior, Prediction
+from vllm_frontier.outcome import Outcome, Status
+from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.search import Ask, create_search, dry_run, infer
 from vllm_frontier.spec import SweepSpec
+from vllm_frontier.store.records import by_end
+from vllm_frontier.store.sweep_store import SweepStore
+
+WORKS, DOES_NOT_FIT = "works", "does not fit"
+_DEVIATIONS_90 = 1.645  # of a normal distribution, to either side of the middle 90 %
+_LISTED_MAX = 30  # launches in the terminal; --json has all
+_LIKELY = 0.5
+_CERTAIN = 0.99
+
+_Told = Sequence[tuple[Cell, Outcome]]
 
 
-def document(spec: SweepSpec) -> dict[str, Any]:
-    """The plan as JSON values: axes and cells in the order of their launch.
+@dataclass(frozen=True, slots=True)
+class _Forecast:
+    """What is expected of a sweep.
 
-    Keys: `sweep`, `model`, `card`, `engine`, `search`, `axes`, `n_cells`, `launches` and
-    `cells`, each of which has its place in the order and its value on every axis.
+    Attributes:
+        told: earlier attempts of the same sweep.
+        asks: the launches in order, within the sweep's budget.
+        seconds: how long each of them takes.
+        cut: launches that come after `search.max_hours`.
+        predictions: of the memory of every cell, by its place in the grid.
+        known: whether cells work whose answer is known already, by launch or inference.
+        blind: whether nothing is known of the model's memory.
+        basis: in words, what the predictions rest on.
+        times: what a launch takes.
     """
-    search = create_search(spec.grid.cells(), spec.search, spec.schedule)
-    cells = [{"order": order, **cell.axes()} for order, cell in enumerate(search.planned, start=1)]
-    limit = spec.search.max_launches
+
+    told: _Told
+    asks: list[Ask]
+    seconds: list[float]
+    cut: int
+    predictions: dict[Cell, Prediction]
+    known: dict[Cell, bool]
+    blind: bool
+    basis: str
+    times: LaunchTimes
+
+    def works(self, cell: Cell) -> bool | None:
+        """Whether a cell works, by what is known, else by what is most likely."""
+        if cell in self.known:
+            return self.known[cell]
+        return None if self.blind else self.predictions[cell].probability >= _LIKELY
+
+
+def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]:
+    """The plan as JSON values; nothing is launched.
+
+    Keys: `sweep`, `model`, `card`, `engine`, `search`; `axes` with their values; `n_cells`;
+    `launches` and `launches_expected` (how many are still to come), `launches_exhaustive` (of
+    every cell that has no answer yet), `launches_cut` (those beyond `search.max_hours`);
+    `attempts_done` and `cells_done` (of earlier runs of this sweep); `seconds_expected` and
+    `seconds_basis`; `prediction_basis`; `launch_order` (every launch: its place, the axes, what
+    it is for and how long it takes) and `cells`.
+
+    Each cell has its place in the `order` of launches (null and last: none is expected), its
+    axes, `launch`, `purpose` and `with_speed` of its first launch, `known` (`works` or `does not
+    fit`, from earlier runs), `predicted` (the same; null where nothing is known of the model's
+    memory), `probability` (that it works, 0 to 1) and `margin_gib`: what the memory has to spare
+    when one window is full, `mean` and the 90 % interval from `low` to `high`; below 0 it does
+    not fit.
+
+    Args:
+        spec: the sweep.
+        outputs: where sweeps are kept: what was launched already is left out, and earlier sweeps
+            tell how long launches take.
+    """
+    cells = spec.grid.cells()
+    forecast = _forecast(spec, cells, outputs)
+    orders: dict[Cell, int] = {}
+    for order, ask in enumerate(forecast.asks, start=1):
+        orders.setdefault(ask.cell, order)
+    first = sorted(cells, key=lambda cell: orders.get(cell, len(forecast.asks) + 1))
+    parallel = max(1, len(spec.card.uuids) // max(1, spec.engine.tensor_parallel))
     return {
         "sweep": spec.name,
         "model": spec.model.name,
@@ -28,37 +103,283 @@ def document(spec: SweepSpec) -> dict[str, Any]:
         "search": spec.search.strategy,
         "axes": _axes(cells),
         "n_cells": len(cells),
-        "launches": len(cells) if limit is None else min(limit, len(cells)),
-        "cells": cells,
+        "launches": len(forecast.asks),
+        "launches_expected": len(forecast.asks),
+        "launches_exhaustive": len(cells) - len(forecast.known),
+        "launches_cut": forecast.cut,
+        "attempts_done": len(forecast.told),
+        "cells_done": len(forecast.known),
+        "seconds_expected": round(sum(forecast.seconds) / parallel, 1),
+        "seconds_basis": forecast.times.basis,
+        "prediction_basis": forecast.basis,
+        "launch_order": list(_launch_order(forecast)),
+        "cells": [_cell(forecast, cell, orders.get(cell)) for cell in first],
     }
 
 
-def show(spec: SweepSpec, console: Console) -> None:
-    """Print the plan: the axes, then every cell."""
-    plan = document(spec)
+def _forecast(spec: SweepSpec, cells: Sequence[Cell], outputs: Path) -> _Forecast:
+    prior = prior_for(spec)
+    told = _earlier(spec, outputs / spec.name)
+    model = MemoryModel(spec.card.memory_gib, prior)
+    known = _known(spec, cells, told)
+    for cell, outcome in told:
+        model.observe(cell, outcome)
+    mean, sd = model.margins(cells)
+    basis = model.basis
+    predictions = {
+        cell: Prediction(float(mean[at]), float(sd[at]), basis) for at, cell in enumerate(cells)
+    }
+    asks = dry_run(create_search(spec, prior), model, told)
+    times = launch_times(spec, prior, outputs)
+    seconds = [
+        times.seconds(
+            ask.cell,
+            works=predictions[ask.cell].probability >= _LIKELY,
+            with_speed=ask.with_speed,
+        )
+        for ask in asks
+    ]
+    kept = _within(seconds, spec.search.max_hours)
+    return _Forecast(
+        told=told,
+        asks=asks[:kept],
+        seconds=seconds[:kept],
+        cut=len(asks) - kept,
+        predictions=predictions,
+        known=known,
+        blind=_blind(prior, told),
+        basis=basis,
+        times=times,
+    )
+
+
+def _earlier(spec: SweepSpec, folder: Path) -> _Told:
+    """The attempts in a folder that holds the same sweep; none where it does not."""
+    try:
+        store = SweepStore.open(folder)
+        version = str(store.identity.cell_part.get("engine", {}).get("version"))
+        same = identify(spec, version).digest == store.identity.digest
+        if not same or store.config.get("name") != spec.name:
+            return ()
+        return [(each.cell, each.outcome()) for each in by_end(store.outcomes())]
+    except FrontierError:  # no sweep, or none that can be read: `run` says so
+        return ()
+
+
+def _known(spec: SweepSpec, cells: Sequence[Cell], told: _Told) -> dict[Cell, bool]:
+    """Cells of the grid with an answer, and whether they work."""
+    known = {each.cell: each.works for each in infer(spec, told).inferences}
+    for cell, outcome in told:
+        if outcome.status.is_final:
+            known[cell] = outcome.status is Status.MEASURED
+    return {cell: known[cell] for cell in cells if cell in known}
+
+
+def _blind(prior: MemoryPrior | None, told: _Told) -> bool:
+    """Whether nothing is known but the size of the card."""
+    return prior is None and not any(outcome.status.is_final for _, outcome in told)
+
+
+def _within(seconds: Sequence[float], max_hours: float | None) -> int:
+    """How many launches begin before the time is up."""
+    if max_hours is None:
+        return len(seconds)
+    passed, kept = 0.0, 0
+    for each in seconds:
+        if passed > max_hours * 3600:
+            break
+        passed += each
+        kept += 1
+    return kept
+
+
+def _launch_order(forecast: _Forecast) -> Iterator[dict[str, Any]]:
+    for order, (ask, seconds) in enumerate(
+        zip(forecast.asks, forecast.seconds, strict=True), start=1
+    ):
+        yield {
+            "order": order,
+            **ask.cell.axes(),
+            "purpose": ask.purpose.value,
+            "with_speed": ask.with_speed,
+            "seconds": round(seconds, 1),
+        }
+
+
+def _cell(forecast: _Forecast, cell: Cell, order: int | None) -> dict[str, Any]:
+    prediction = forecast.predictions[cell]
+    ask = None if order is None else forecast.asks[order - 1]
+    spread = _DEVIATIONS_90 * prediction.sd_gib
+    known = forecast.known.get(cell)
+    return {
+        "order": order,
+        **cell.axes(),
+        "launch": ask is not None,
+        "purpose": None if ask is None else ask.purpose.value,
+        "with_speed": None if ask is None else ask.with_speed,
+        "known": _word(known),
+        "predicted": _word(forecast.works(cell)),
+        "probability": round(prediction.probability if known is None else float(known), 4),
+        "margin_gib": {
+            "mean": round(prediction.margin_gib, 4),
+            "low": round(prediction.margin_gib - spread, 4),
+            "high": round(prediction.margin_gib + spread, 4),
+        },
+    }
+
+
+def _word(works: bool | None) -> str | None:
+    if works is None:
+        return None
+    return WORKS if works else DOES_NOT_FIT
+
+
+def _axes(cells: Sequence[Cell]) -> dict[str, list[Any]]:
+    """The values that really occur, excluded ones left out."""
+    points = [cell.axes() for cell in cells]
+    return {
+        name: sorted({point[name] for point in points}, key=lambda value: (str(type(value)), value))
+        for name in points[0]
+    }
+
+
+# The terminal
+
+
+def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> None:
+    """Print the plan: axes, launches in order, and what is expected of the whole grid."""
+    plan = document(spec, outputs)
     console.print(
         f"[bold]{plan['sweep']}[/]: {plan['model']} on {plan['card']} ({plan['engine']}), "
-        f"{plan['n_cells']} cells, {plan['launches']} launches",
+        f"{plan['n_cells']} cells, {_launches(plan)}",
         soft_wrap=True,
     )
     for name, values in plan["axes"].items():
         console.print(f"  {name:<12} {', '.join(_text(value) for value in values)}")
-    table = Table(box=None, pad_edge=False)
+    if plan["attempts_done"]:
+        console.print(
+            f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, "
+            f"{plan['cells_done']} cells have their answer; they are left out here.",
+            soft_wrap=True,
+        )
+    if plan["launch_order"]:
+        console.print()
+        console.print(_launch_table(plan))
+    if _is_predicted(plan):
+        console.print()
+        console.print(grid_map(_signs(plan), "Expected (# x launched, + - to be inferred)"))
+    console.print()
+    for line in _closing(plan):
+        console.print(line, soft_wrap=True)
+
+
+def _launches(plan: Mapping[str, Any]) -> str:
+    count, all_cells = plan["launches_expected"], plan["launches_exhaustive"]
+    word = "launch" if count == 1 else "launches"
+    if plan["search"] == "exhaustive":
+        return f"{count} {word}"
+    return f"about {count} {word} instead of {all_cells}"
+
+
+def _launch_table(plan: Mapping[str, Any]) -> Table:
+    """The first launches, each with what its memory is expected to have to spare."""
+    table = Table(box=box.SIMPLE, padding=0, show_edge=False)
     table.add_column("#", justify="right")
     for name in plan["axes"]:
-        table.add_column(name, justify="right")
+        short = "util" if name == "utilization" else name
+        table.add_column(short, justify="right", overflow="fold")
+    table.add_column("for", overflow="fold")
+    at = {_point(cell, plan): cell for cell in plan["cells"]}
+    predicted = _is_predicted(plan)
+    if predicted:
+        table.add_column("expected", overflow="fold")
+        table.add_column("spare, GiB (90 %)", justify="right", overflow="fold")
+    listed = plan["launch_order"][:_LISTED_MAX]
+    digits = _digits(at[_point(launch, plan)]["margin_gib"] for launch in listed)
+    for launch in listed:
+        cell = at[_point(launch, plan)]
+        expected = _expectation(cell), _interval(cell["margin_gib"], digits)
+        table.add_row(
+            str(launch["order"]),
+            *(_text(launch[name]) for name in plan["axes"]),
+            _purpose(launch),
+            *(expected if predicted else ()),
+        )
+    rest = len(plan["launch_order"]) - _LISTED_MAX
+    if rest > 0:
+        table.add_row("...", *([""] * len(plan["axes"])), f"{rest} more")
+    return table
+
+
+def _point(row: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in plan["axes"])
+
+
+def _is_predicted(plan: Mapping[str, Any]) -> bool:
+    return any(cell["predicted"] is not None for cell in plan["cells"])
+
+
+def _purpose(launch: Mapping[str, Any]) -> str:
+    what = str(launch["purpose"]).replace("_", " ")
+    return "proof, speed" if launch["with_speed"] and what == "proof" else what
+
+
+def _expectation(cell: Mapping[str, Any]) -> str:
+    likely = max(cell["probability"], 1 - cell["probability"])
+    share = ">99%" if likely > _CERTAIN else f"{likely:.0%}"
+    return f"{cell['predicted']}, {share}"
+
+
+def _interval(margin: Mapping[str, float], digits: int) -> str:
+    return f"{margin['low']:.{digits}f} to {margin['high']:.{digits}f}"
+
+
+def _digits(margins: Iterable[Mapping[str, float]]) -> int:
+    """Enough that a small card's figures differ."""
+    largest = max((abs(each[end]) for each in margins for end in ("low", "high")), default=1.0)
+    return 3 if largest < 1 else 2
+
+
+def _signs(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cells as they would stand in the map of the sweep once it is done."""
+    built_in = {"depth", "context", "graphs", "utilization"}
+    extra = [name for name in plan["axes"] if name not in built_in]
+    signs = []
     for cell in plan["cells"]:
-        table.add_row(str(cell["order"]), *(_text(cell[name]) for name in plan["axes"]))
-    console.print(table)
+        works = cell["predicted"] == WORKS
+        launched = cell["launch"] or plan["search"] == "exhaustive"
+        status = ("measured" if works else "infeasible") if launched else "inferred"
+        failure = None if works else DOES_NOT_FIT
+        axes = {name: cell[name] for name in plan["axes"]}
+        signs.append({**axes, "extra_axes": extra, "status": status, "failure_class": failure})
+    return signs
 
 
-def _axes(cells: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values that really occur, excluded ones left out."""
-    names = [name for name in cells[0] if name != "order"]
-    return {
-        name: sorted({cell[name] for cell in cells}, key=lambda value: (str(type(value)), value))
-        for name in names
-    }
+def _closing(plan: Mapping[str, Any]) -> Iterator[str]:
+    if not plan["launch_order"]:
+        yield "Nothing is left to launch."
+    else:
+        yield f"Expected time: {_duration(plan['seconds_expected'])} ({plan['seconds_basis']})."
+    if plan["launches_cut"]:
+        yield f"Beyond search.max_hours: {plan['launches_cut']} launches, which are left out here."
+    if _is_predicted(plan):
+        yield f"Predictions rest on {plan['prediction_basis']}."
+    else:
+        why = (
+            "a simulated card has no model files"
+            if plan["engine"] == "simulated"
+            else ("the model's files are not on this machine")
+        )
+        yield f"No predictions: {why}, and nothing was launched yet."
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60:02} min"
 
 
 def _text(value: Any) -> str:
