@@ -1,4 +1,4 @@
-"""Where asking for more worked and asking for less did not, in words for a terminal."""
+"""Where launches disagree, in words for a terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def axes(cell: Mapping[str, Any]) -> str:
 
 def _in_doubt(cells: Sequence[Mapping[str, Any]]) -> Iterable[Text]:
     if not cells:
-        yield Text("No inferred cell rests on these.", style=_DIM)
+        yield Text("No cell without a launch of its own is in doubt because of this.", style=_DIM)
         return
     yield Text("In doubt because of this, not launched:", style="yellow")
     for cell in cells[:_AT_MOST]:

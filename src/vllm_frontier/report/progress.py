@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.outcome import Outcome, Status
+from vllm_frontier.outcome import Outcome, Purpose, Status
 from vllm_frontier.trial import Progress
 
 _MARKS = {
@@ -24,6 +24,11 @@ _MARKS = {
     Status.INFEASIBLE: ("✗", "red"),
     Status.INVALID: ("!", "magenta"),
     Status.FAILED: ("?", "yellow"),
+}
+_PURPOSES = {
+    Purpose.AUDIT: " (spot check)",
+    Purpose.SPEED: " (for its speed)",
+    Purpose.SPEED_CHECK: " (speed, spot check)",
 }
 
 
@@ -87,7 +92,7 @@ class ProgressDisplay:
         began, _ = self._running.pop(cell, (time.monotonic(), ""))
         self._walls.append(time.monotonic() - began)
         mark, style = _MARKS.get(outcome.status, ("·", "dim"))
-        line = f"{mark} {cell.label()}  {_result(outcome)}"
+        line = f"{mark} {cell.label()}  {_result(outcome)}{_PURPOSES.get(outcome.purpose, '')}"
         if self._live is None:  # where there is no live line that says how far it is
             line += f"  [{', '.join(self._how_far())}]"
         self._say(line, style)
@@ -114,7 +119,8 @@ class ProgressDisplay:
         words = [f"{self._known}/{self._planned} cells"]
         if self._infers():
             words[0] += " known"
-            words.append(f"{len(self._walls)} launches, about {self._launches_left} more")
+            made = len(self._walls)
+            words.append(f"launch {made} of about {made + self._launches_left}")
         seconds = self._seconds_left()
         if seconds:
             told = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

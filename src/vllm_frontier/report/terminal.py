@@ -48,7 +48,7 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
     if document["boundaries"]:
         parts.append(boundaries_table(document["boundaries"], document["contested"], simulated))
     if document["contradictions"]:
-        heading = title("Asked for more and worked, asked for less and did not", simulated)
+        heading = title("Not monotone: refused, though what asks for more works", simulated)
         parts.append(disagreement(document, heading))
     if document["speeds"]:
         notes = speculation_notes(document["grid"])

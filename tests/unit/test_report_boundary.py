@@ -1,0 +1,244 @@
+"""What is told of a sweep in which most cells were never launched."""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from rich.console import Console
+
+from vllm_frontier.config import compose_sweep
+from vllm_frontier.engine.simulated.attempt import simulate_attempt
+from vllm_frontier.engine.simulated.card_file import card_folder, load_card
+from vllm_frontier.engine.simulated.faults import FaultBook
+from vllm_frontier.grid import Cell
+from vllm_frontier.identity import identify
+from vllm_frontier.outcome import Outcome, Phase, Purpose, Run, Speed, Status
+from vllm_frontier.report import advice, result, state, terminal
+from vllm_frontier.report.progress import ProgressDisplay
+from vllm_frontier.search import create_search
+from vllm_frontier.search.proof import DISAGREEMENT
+from vllm_frontier.store.rows import run_rows, trial_row
+from vllm_frontier.store.sweep_store import SweepStore
+from vllm_frontier.store.tables import frame
+
+GRID = (
+    "engine=simulated",
+    "grid.depth=[0,1,2]",
+    "grid.context=[8192,16384,24576,32768,49152]",
+    "grid.utilization=[0.8,0.9]",
+)
+HOLE = {"when": {"context": 16384, "depth": 1}, "at": "load", "kind": "oom", "times": 1000}
+
+
+def swept(folder: Path, *overrides: str, faults: Sequence[dict] = ()) -> Path:
+    """The folder of a boundary sweep of 60 cells on a small card, without any server."""
+    card_file = folder / "card.yaml"
+    content = yaml.safe_load((card_folder() / "tiny-8gib.yaml").read_text())
+    card_file.write_text(yaml.safe_dump(content | {"faults": list(faults)}))
+    words = (*GRID, f"engine.card_file={card_file}", *overrides)
+    composed = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", list(words))
+    spec, card = composed.spec, load_card(str(card_file))
+    identity, book = identify(spec, "simulated-1"), FaultBook(card.faults)
+    search, began = create_search(spec), 1_700_000_000.0
+    root = folder / "s"
+    store, _ = SweepStore.create_or_open(root, composed.document, identity)
+    with store:
+        while (wanted := search.ask()) is not None:
+            outcome = simulate_attempt(
+                card,
+                wanted.cell,
+                purpose=wanted.purpose,
+                with_speed=wanted.with_speed,
+                faults=book,
+            )
+            began += 100
+            outcome = replace(outcome, started_at=began, ended_at=began + 90)
+            outcome = replace(outcome, runs=runs_of(outcome))
+            search.tell(wanted.cell, outcome)
+            paths = store.new_attempt(identity.cell_id(wanted.cell))
+            row = trial_row(spec, identity, wanted.cell, paths.number, outcome, engine_version="1")
+            runs = run_rows(spec, identity, wanted.cell, paths.number, outcome)
+            store.write_attempt(paths, row, {})
+            store.write_outcome(paths, row, runs)
+    return root
+
+
+def runs_of(outcome: Outcome) -> tuple[Run, ...]:
+    if outcome.speed is None:
+        return ()
+    return (Run("edit", 0, "decode", decode_tok_s=outcome.speed.decode_tok_s),)
+
+
+def printed(document: dict) -> str:
+    out = io.StringIO()
+    terminal.print_show(document, Console(file=out, width=80))
+    return out.getvalue()
+
+
+def advised(chosen: advice.Advice) -> list[str]:
+    out = io.StringIO()
+    advice.show(chosen, Console(file=out, width=80))
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return swept(tmp_path_factory.mktemp("plain"), "search.verify=frontier", "search.audit=2")
+
+
+def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
+    document = json.loads(json.dumps(result.document(result.load(plain))))
+    cells, inferred = document["cells"], document["inferred"]
+    made = sum(document["launches"].values())
+    assert cells["inferred"] == inferred["cells"] == inferred["firm"] + inferred["uncertain"]
+    assert document["not_reached"] + sum(cells.values()) == 60
+    assert made == cells["measured"] + cells["infeasible"] < 30
+    assert document["launches"]["audit"] == inferred["audited"] == 2
+    assert inferred["audit_wrong"] == 0
+    assert document["contradictions"] == document["contested"] == []
+    text = printed(document)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    headline = " ".join(text.partition("Frontier")[0].split())
+    assert headline.endswith(f"{inferred['cells']} inferred; {made} launches, {60 - made} saved)")
+    assert "inferred" in [line.split()[-1] for line in text.splitlines() if "kv_too_small" in line]
+
+
+def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:
+    found = state.document(SweepStore.open(plain), plain)
+    shown = result.document(result.load(plain))
+    assert found["planned"] == 60
+    assert found["cells"] == shown["cells"]
+    assert found["launched"] + found["inferred"] + found["not_reached"] == 60
+    assert found["done"] == found["launched"] + found["inferred"]
+    assert found["not_reached"] == shown["not_reached"]
+    assert found["launches"] == sum(shown["launches"].values())
+    assert found["state"] == "finished"
+
+
+def test_where_monotony_broke_is_told_with_the_launches_that_disagree(tmp_path: Path) -> None:
+    folder = swept(tmp_path, "search.audit=12", faults=[HOLE])
+    document = result.document(result.load(folder))
+    holes = [pair["fails"] for pair in document["contradictions"]]
+    assert holes
+    assert {(each["depth"], each["context"]) for each in holes} == {(1, 16384)}
+    for pair in document["contradictions"]:
+        assert pair["works"]["context"] > pair["fails"]["context"]
+    assert document["inferred"]["audit_wrong"] >= 1
+    text = printed(document)
+    assert "refused  depth 1, context 16384" in text
+    assert "not monotone" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_cells_in_doubt_are_named_and_their_boundaries_marked(plain: Path) -> None:
+    document = result.document(result.load(plain))
+    side = next(each for each in document["boundaries"] if each["max_context_works"] == 24576)
+    axes = ("depth", "graphs", "utilization")
+    cell = {name: side[name] for name in axes} | {"context": 24576, "failure_class": None}
+    pair = {"works": cell | {"depth": 2}, "fails": cell | {"context": 8192}}
+    text = printed(document | {"contradictions": [pair], "contested": [cell]})
+    where = f"depth {cell['depth']}, context 24576"
+    assert f"  {where}, graphs" in text
+    assert text.count("in doubt") == 1
+    hidden = printed(document | {"contradictions": [pair] * 9, "contested": []})
+    assert hidden.count("refused  depth") == 6
+    assert "and 3 more" in hidden
+
+
+def test_an_inferred_choice_says_what_it_follows_from(plain: Path) -> None:
+    base = {
+        "sweep": "s",
+        "attempt": 1,
+        "graphs": True,
+        "extra": "{}",
+        "phase": "stop",
+        "status": "measured",
+        "engine": "simulated",
+    }
+    deeper = {"cell_id": "a", "depth": 2, "context": 16384, "utilization": 0.9}
+    faster = {"cell_id": "b", "depth": 1, "context": 8192, "utilization": 0.8}
+    inferred = {"cell_id": "c", "status": "inferred", "attempt": 0, "evidence_cell": "a"}
+    place = {"depth": 1, "context": 16384, "utilization": 0.9}
+    trials = frame("trials", [base | deeper, base | faster, base | place | inferred])
+    one = {"attempt": 1, "task": "edit", "repeat": 0, "kind": "decode", "concurrency": 1}
+    speeds = (("a", 50.0), ("b", 60.0))
+    runs = frame("runs", [one | {"cell_id": name, "decode_tok_s": each} for name, each in speeds])
+    found = replace(result.load(plain), trials=trials, runs=runs)
+    chosen = advice.choose(found, advice.Wanted())
+    told = [(each["cell_id"], each["speed_cell"], each["note"]) for each in chosen.choices]
+    note = (
+        "not launched itself; follows from depth=2 context=16384 graphs=on util=0.9, which works; "
+        "start it once before you rely on it"
+    )
+    assert told == [("c", "b", note)]
+    lines = advised(chosen)
+    assert lines[0].startswith("# fastest, longest, balanced: depth 1, context 16384")
+    assert lines[1] == f"# {note}"
+    disputed = trials.with_columns(doubt=pl.lit(DISAGREEMENT))
+    (doubtful,) = advice.choose(replace(found, trials=disputed), advice.Wanted()).choices
+    assert "though other launches say it does not" in doubtful["note"]
+    without = trials.filter(pl.col("cell_id") != "c")
+    choices = advice.choose(replace(found, trials=without), advice.Wanted()).choices
+    assert {each["cell_id"]: each["note"] for each in choices} == {"a": None, "b": None}
+
+
+def test_inferred_rows_of_the_frontier_are_marked(plain: Path) -> None:
+    document = result.document(result.load(plain))
+    first, *others = document["frontier"]
+    unlike = {"status": "inferred", "attempt": 0, "kv_headroom_gib": None, "speed_cell": "x"}
+    lines = printed(document | {"frontier": [first | unlike, *others]}).splitlines()
+    rows = [line for line in lines if line.strip().startswith(str(first["context"]))]
+    assert rows[0].split()[-1].startswith("~")
+    assert any(line.startswith("~ inferred") for line in lines)
+    assert not any("~" in line for line in printed(document).splitlines())
+
+
+# While it runs
+
+CELLS = [Cell(depth, 1024, False, 0.9) for depth in range(3)]
+WORKS = Outcome(Status.MEASURED, Phase.STOP, filled=True, with_speed=False)
+
+
+def shown(outlooks: Sequence[tuple[int, int]], planned: int, *, resumed: bool = False) -> list[str]:
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, width=80))
+    display.outlook(*outlooks[0])
+    display.began(planned=planned, done=0, resumed=resumed, outside=0, folder=Path("s"))
+    for cell, outlook in zip(CELLS, outlooks[1:], strict=False):
+        display.attempt_began(cell, 1)
+        display.outlook(*outlook)
+        display.attempt_ended(cell, WORKS)
+    return out.getvalue().splitlines()
+
+
+def test_a_search_shows_launches_beside_cells() -> None:
+    begin, *lines = shown([(0, 35), (400, 30)], 672)
+    assert begin == "Starting 672 cells, about 35 launches expected; results in s"
+    assert lines[0].startswith("[0/672]")
+    assert "works  [400/672 cells known, launch 1 of about 31, " in lines[1]
+    assert shown([(600, 5)], 672, resumed=True) == [
+        "Resuming 672 cells, 600 of them done already, about 5 launches expected; results in s"
+    ]
+
+
+def test_a_sweep_that_launches_every_cell_shows_cells_alone() -> None:
+    begin, *lines = shown([(0, 3), (1, 2), (2, 1), (3, 0)], 3)
+    assert begin == "Starting 3 cells; results in s"
+    assert "launch" not in " ".join(lines)
+    assert lines[-1].endswith("works  [3/3 cells]")
+
+
+def test_what_a_launch_was_for_is_told_where_it_is_not_a_proof() -> None:
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, width=80))
+    fast = replace(WORKS, speed=Speed(61.26, 60.0, 62.0), purpose=Purpose.SPEED)
+    display.attempt_ended(CELLS[0], fast)
+    display.attempt_ended(CELLS[1], replace(WORKS, purpose=Purpose.AUDIT))
+    first, second = out.getvalue().splitlines()
+    assert "61.3 tok/s (for its speed)" in first
+    assert "works (spot check)" in second
