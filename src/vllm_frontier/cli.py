@@ -88,7 +88,7 @@ def resume(folder: Path, allow_changed: bool, as_json: bool) -> int:
 @_words
 @_json
 def plan(words: tuple[str, ...], as_json: bool) -> int:
-    """Check a sweep and list its cells, in the order of their launch; launches nothing."""
+    """What a sweep will launch, what is expected and how long it takes; launches nothing."""
     from vllm_frontier.report import planned
 
     composed = _compose(words)
