@@ -191,22 +191,28 @@ class Boundary:
         if self._spec.verify == "all":
             needed = view.lattice.exists & ~view.proofs.launched & ~view.proofs.given_up
         if self._spec.verify == "frontier" and needed.any():
-            yield from self._early_speeds(needed, view)
+            yield from self._early_speeds(view)
             needed &= relevant(view.lattice, view.proofs.works, self._speeds)
         if needed.any():
             yield self._for_proof(self._pick(needed, view), view)
 
     def _pick(self, needed: Mask, view: _View) -> Cell:
         """The cell whose answer is worth most."""
-        lattice, score = view.lattice, view.usefulness(needed)
-        if self._spec.verify == "all":
-            score = needed.astype(float)  # all are launched: only their order is open
-        elif score.max() < choice.AIM:
-            if not view.proofs.evidence:
-                return self._first(needed, lattice)
-            score = choice.halving(lattice, needed)
-        rank = promising(lattice, view.likely, self._speeds)
-        return lattice.cell(choice.best(needed, score, rank))
+        lattice, rank = view.lattice, promising(view.lattice, view.likely, self._speeds)
+        if self._spec.verify == "all":  # all are launched: only their order is open
+            return lattice.cell(choice.best(needed, needed.astype(float), rank))
+        # What proves a needed cell best may be one that is not needed for its own sake.
+        settles = choice.coverage(lattice, needed, view.mean)
+        candidates = view.proofs.open & (settles > 0)
+        score = view.usefulness(view.proofs.open)
+        highest = float(np.where(candidates, score, 0.0).max())
+        if not view.proofs.evidence and highest < _LIKELY_NEEDED:
+            return self._first(needed, lattice)
+        if highest < choice.AIM:
+            return lattice.cell(choice.best(needed, choice.halving(lattice, needed), rank))
+        score = score + np.where(score > choice.AIM, choice.teaches(view.proofs), 0.0)
+        rank = np.where(view.mean > 0, rank, 1 + settles / settles.max())
+        return lattice.cell(choice.best(candidates, score, rank))
 
     @staticmethod
     def _first(needed: Mask, lattice: Lattice) -> Cell:
@@ -228,18 +234,21 @@ class Boundary:
         """Where speed is measured: everywhere, once it turned out to depend on more."""
         return ALL if self._speeds.unequal() is not None else self._spec.measure
 
-    def _early_speeds(self, needed: Mask, view: _View) -> Iterator[Ask]:
+    def _early_speeds(self, view: _View) -> Iterator[Ask]:
         """Which cells the frontier can rest on depends on speeds, so they come first.
 
-        As soon as it can be told where windows end.
+        As soon as it can be told where a window ends.
         """
-        score = view.usefulness(needed)
-        if score.max() < _LIKELY_NEEDED:
+        if not view.proofs.evidence:
             return
+        score = view.usefulness(view.proofs.open)
+        ends = choice.last_in_column(view.mean, view.sd)
         targets = longest_windows(view.lattice, view.likely, FRONTIER)
         for cell in without_speed(targets, FRONTIER, self._speeds, self._out):
-            needs = score.flat[view.lattice.at(cell)] >= _LIKELY_NEEDED
-            yield Ask(cell, Purpose.PROOF if needs else Purpose.SPEED)
+            at = view.lattice.at(cell)
+            if view.proofs.works.flat[at] or ends.flat[at] >= _LIKELY_NEEDED:
+                needs = view.proofs.open.flat[at] and score.flat[at] >= _LIKELY_NEEDED
+                yield Ask(cell, Purpose.PROOF if needs else Purpose.SPEED)
 
     def _speed(self, view: _View) -> Iterator[Ask]:
         targets = longest_windows(view.lattice, view.proofs.works, self._measure)

@@ -13,19 +13,22 @@ import math
 import numpy as np
 
 from vllm_frontier.search.lattice import Floats, Lattice, Mask
+from vllm_frontier.search.proof import Proofs
 
 # Below this chance that a launch is one of those that are needed in the end, the expectation is
 # too vague to aim with, and halving what is open is the better use of it.
 AIM = 0.12
 # Launches about as likely to be needed are chosen among by other reasons.
 ABOUT_AS_GOOD = 0.75
+# What it is worth, as a chance to be needed, to learn what a head or graphs cost.
+NEW_HEAD, NEW_GRAPHS = 0.4, 0.2
 
 
 def usefulness(lattice: Lattice, open_cells: Mask, mean: Floats, sd: Floats) -> Floats:
     """How likely each open cell is last working or first refused, 0 to 1.
 
-    What is not known about the margins is mostly known to be common to a cell and its
-    neighbours, so that their distance counts and not each one's own uncertainty.
+    What asks for more works only if the cell does, so that the chance of both is that of the
+    harder one, and the chance that the cell is the last is the difference.
 
     Args:
         lattice: the grid.
@@ -33,14 +36,47 @@ def usefulness(lattice: Lattice, open_cells: Mask, mean: Floats, sd: Floats) -> 
         mean: expected margins, GiB.
         sd: their standard deviations, GiB.
     """
-    above = lattice.highest_among_harder(np.where(open_cells, mean, -np.inf))
-    below = lattice.lowest_among_easier(np.where(open_cells, mean, np.inf))
     works = _cdf(mean / sd)
-    next_works = np.where(np.isfinite(above), _cdf(np.minimum(above, mean) / sd), 0.0)
-    last_refused = np.where(np.isfinite(below), _cdf(np.maximum(below, mean) / sd), 1.0)
-    last_working = works - next_works
-    first_refused = last_refused - works
-    return np.where(open_cells, np.maximum(last_working + first_refused, 0.0), -1.0)
+    next_works = lattice.highest_among_harder(np.where(open_cells, works, 0.0))
+    easier_works = lattice.lowest_among_easier(np.where(open_cells, works, 1.0))
+    last_working = works - np.maximum(next_works, 0.0)
+    first_refused = np.minimum(easier_works, 1.0) - works
+    likely = np.maximum(last_working, 0.0) + np.maximum(first_refused, 0.0)
+    return np.where(open_cells, likely, -1.0)
+
+
+def teaches(proofs: Proofs) -> Floats:
+    """A bonus for points from which a figure can be learned that no launch has shown yet.
+
+    Without speculation there is no head, and without graphs there are none: until both ways
+    were launched, what the other costs is a guess.
+    """
+    points = proofs.lattice.points
+    bonus = np.zeros(proofs.lattice.shape)
+    launched = [each.cell for each in proofs.evidence]
+    bonus += NEW_HEAD * ~_has(points.depth > 0, {cell.depth > 0 for cell in launched})
+    bonus += NEW_GRAPHS * ~_has(points.graphs, {cell.graphs for cell in launched})
+    return bonus
+
+
+def _has(flags: Mask, seen: set[bool]) -> Mask:
+    return (flags & (True in seen)) | (~flags & (False in seen))
+
+
+def coverage(lattice: Lattice, needed: Mask, mean: Floats) -> Floats:
+    """How many needed cells the expected answer of each point settles."""
+    works = mean > 0
+    by_working = lattice.count_easier(needed & works)
+    by_refusal = lattice.count_harder(needed & ~works)
+    return np.where(works, by_working, by_refusal)
+
+
+def last_in_column(mean: Floats, sd: Floats) -> Floats:
+    """How likely each point works while the next longer window does not, 0 to 1."""
+    works = _cdf(mean / sd)
+    longer = np.zeros(mean.shape)
+    longer[:, :, :-1] = works[:, :, 1:]
+    return np.maximum(works - longer, 0.0)
 
 
 def halving(lattice: Lattice, open_cells: Mask) -> Floats:
