@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,66 +10,23 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from vllm_frontier.checkpoint import prior_for
-from vllm_frontier.errors import FrontierError
 from vllm_frontier.grid import Cell
-from vllm_frontier.history import LaunchTimes, launch_times
-from vllm_frontier.identity import identify
-from vllm_frontier.memory import MemoryModel, MemoryPrior, Prediction
-from vllm_frontier.outcome import Outcome, Status
+from vllm_frontier.report.forecast import Forecast, make_forecast
 from vllm_frontier.report.grid_map import grid_map
-from vllm_frontier.search import Ask, create_search, dry_run, infer
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier.store.records import by_end
-from vllm_frontier.store.sweep_store import SweepStore
 
 WORKS, DOES_NOT_FIT = "works", "does not fit"
 _DEVIATIONS_90 = 1.645  # of a normal distribution, to either side of the middle 90 %
 _LISTED_MAX = 30  # launches in the terminal; --json has all
-_LIKELY = 0.5
 _CERTAIN = 0.99
-
-_Told = Sequence[tuple[Cell, Outcome]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Forecast:
-    """What is expected of a sweep.
-
-    Attributes:
-        told: earlier attempts of the same sweep.
-        asks: the launches in order, within the sweep's budget.
-        seconds: how long each of them takes.
-        cut: launches that come after `search.max_hours`.
-        predictions: of the memory of every cell, by its place in the grid.
-        known: whether cells work whose answer is known already, by launch or inference.
-        blind: whether nothing is known of the model's memory.
-        basis: in words, what the predictions rest on.
-        times: what a launch takes.
-    """
-
-    told: _Told
-    asks: list[Ask]
-    seconds: list[float]
-    cut: int
-    predictions: dict[Cell, Prediction]
-    known: dict[Cell, bool]
-    blind: bool
-    basis: str
-    times: LaunchTimes
-
-    def works(self, cell: Cell) -> bool | None:
-        """Whether a cell works, by what is known, else by what is most likely."""
-        if cell in self.known:
-            return self.known[cell]
-        return None if self.blind else self.predictions[cell].probability >= _LIKELY
 
 
 def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]:
     """The plan as JSON values; nothing is launched.
 
     Keys: `sweep`, `model`, `card`, `engine`, `search`; `axes` with their values; `n_cells`;
-    `launches` and `launches_expected` (how many are still to come), `launches_exhaustive` (of
+    `launches` and `launches_expected` (how many are still to come if memory is as expected),
+    `launches_range` (`low` and `high`, if it is a little more or less), `launches_exhaustive` (of
     every cell that has no answer yet), `launches_cut` (those beyond `search.max_hours`);
     `attempts_done` and `cells_done` (of earlier runs of this sweep); `seconds_expected` and
     `seconds_basis`; `prediction_basis`; `launch_order` (every launch: its place, the axes, what
@@ -89,7 +45,7 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
             tell how long launches take.
     """
     cells = spec.grid.cells()
-    forecast = _forecast(spec, cells, outputs)
+    forecast = make_forecast(spec, outputs)
     orders: dict[Cell, int] = {}
     for order, ask in enumerate(forecast.asks, start=1):
         orders.setdefault(ask.cell, order)
@@ -105,6 +61,7 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
         "n_cells": len(cells),
         "launches": len(forecast.asks),
         "launches_expected": len(forecast.asks),
+        "launches_range": {"low": forecast.fewest, "high": forecast.most},
         "launches_exhaustive": len(cells) - len(forecast.known),
         "launches_cut": forecast.cut,
         "attempts_done": len(forecast.told),
@@ -117,83 +74,7 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
     }
 
 
-def _forecast(spec: SweepSpec, cells: Sequence[Cell], outputs: Path) -> _Forecast:
-    prior = prior_for(spec)
-    told = _earlier(spec, outputs / spec.name)
-    model = MemoryModel(spec.card.memory_gib, prior)
-    known = _known(spec, cells, told)
-    for cell, outcome in told:
-        model.observe(cell, outcome)
-    mean, sd = model.margins(cells)
-    basis = model.basis
-    predictions = {
-        cell: Prediction(float(mean[at]), float(sd[at]), basis) for at, cell in enumerate(cells)
-    }
-    asks = dry_run(create_search(spec, prior), model, told)
-    times = launch_times(spec, prior, outputs)
-    seconds = [
-        times.seconds(
-            ask.cell,
-            works=predictions[ask.cell].probability >= _LIKELY,
-            with_speed=ask.with_speed,
-        )
-        for ask in asks
-    ]
-    kept = _within(seconds, spec.search.max_hours)
-    return _Forecast(
-        told=told,
-        asks=asks[:kept],
-        seconds=seconds[:kept],
-        cut=len(asks) - kept,
-        predictions=predictions,
-        known=known,
-        blind=_blind(prior, told),
-        basis=basis,
-        times=times,
-    )
-
-
-def _earlier(spec: SweepSpec, folder: Path) -> _Told:
-    """The attempts in a folder that holds the same sweep; none where it does not."""
-    try:
-        store = SweepStore.open(folder)
-        version = str(store.identity.cell_part.get("engine", {}).get("version"))
-        same = identify(spec, version).digest == store.identity.digest
-        if not same or store.config.get("name") != spec.name:
-            return ()
-        return [(each.cell, each.outcome()) for each in by_end(store.outcomes())]
-    except FrontierError:  # no sweep, or none that can be read: `run` says so
-        return ()
-
-
-def _known(spec: SweepSpec, cells: Sequence[Cell], told: _Told) -> dict[Cell, bool]:
-    """Cells of the grid with an answer, and whether they work."""
-    known = {each.cell: each.works for each in infer(spec, told).inferences}
-    for cell, outcome in told:
-        if outcome.status.is_final:
-            known[cell] = outcome.status is Status.MEASURED
-    return {cell: known[cell] for cell in cells if cell in known}
-
-
-def _blind(prior: MemoryPrior | None, told: _Told) -> bool:
-    """Whether nothing is known but the size of the card."""
-    return prior is None and not any(outcome.status.is_final for _, outcome in told)
-
-
-def _within(seconds: Sequence[float], max_hours: float | None) -> int:
-    """How many launches begin before the time is up."""
-    if max_hours is None:
-        return len(seconds)
-    passed, kept = 0.0, 0
-    for each in seconds:
-        if passed > max_hours * 3600:
-            break
-        passed += each
-        kept += 1
-    return kept
-
-
-def _launch_order(forecast: _Forecast) -> Iterator[dict[str, Any]]:
+def _launch_order(forecast: Forecast) -> Iterator[dict[str, Any]]:
     for order, (ask, seconds) in enumerate(
         zip(forecast.asks, forecast.seconds, strict=True), start=1
     ):
@@ -206,7 +87,7 @@ def _launch_order(forecast: _Forecast) -> Iterator[dict[str, Any]]:
         }
 
 
-def _cell(forecast: _Forecast, cell: Cell, order: int | None) -> dict[str, Any]:
+def _cell(forecast: Forecast, cell: Cell, order: int | None) -> dict[str, Any]:
     prediction = forecast.predictions[cell]
     ask = None if order is None else forecast.asks[order - 1]
     spread = _DEVIATIONS_90 * prediction.sd_gib
@@ -274,11 +155,12 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
 
 
 def _launches(plan: Mapping[str, Any]) -> str:
-    count, all_cells = plan["launches_expected"], plan["launches_exhaustive"]
+    count, span = plan["launches_expected"], plan["launches_range"]
     word = "launch" if count == 1 else "launches"
     if plan["search"] == "exhaustive":
         return f"{count} {word}"
-    return f"about {count} {word} instead of {all_cells}"
+    wide = f" ({span['low']} to {span['high']})" if span["low"] < span["high"] else ""
+    return f"about {count} {word}{wide} instead of {plan['launches_exhaustive']}"
 
 
 def _launch_table(plan: Mapping[str, Any]) -> Table:
