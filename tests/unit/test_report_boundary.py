@@ -120,6 +120,37 @@ def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:
     assert found["state"] == "finished"
 
 
+def test_a_search_that_ended_early_says_what_it_did_not_reach(tmp_path: Path) -> None:
+    folder = swept(tmp_path, "search.max_launches=5")
+    document = result.document(result.load(folder))
+    assert sum(document["launches"].values()) == 5
+    left = document["not_reached"]
+    assert left > 0
+    assert sum(document["cells"].values()) + left == 60
+    # A depth of which nothing was measured lends no speed to those of its cells that work.
+    measured = {
+        (each["depth"], name)
+        for each in document["speeds"]
+        for name in ("eager", "graphs")
+        if each[name] is not None
+    }
+    silent = [
+        each
+        for each in document["grid"]
+        if each["failure_class"] is None
+        and (each["depth"], "graphs" if each["graphs"] else "eager") not in measured
+    ]
+    assert document["without_speed"] == len(silent) > 0
+    text = printed(document)
+    assert f"{left} not reached" in " ".join(text.split())
+    assert f"{len(silent)} more cells work, but no speed was measured" in text
+    open_ones = [each for each in document["boundaries"] if not each["verified"]]
+    assert open_ones
+    assert text.count(" open ") == len(open_ones)
+    found = state.document(SweepStore.open(folder), folder)
+    assert (found["state"], found["not_reached"]) == ("interrupted", left)
+
+
 def test_where_monotony_broke_is_told_with_the_launches_that_disagree(tmp_path: Path) -> None:
     folder = swept(tmp_path, "search.audit=12", faults=[HOLE])
     document = result.document(result.load(folder))

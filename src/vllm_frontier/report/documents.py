@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
+from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
-from vllm_frontier.analyze.latest import AXES, counted, is_inferred
+from vllm_frontier.analyze.latest import AXES, counted, is_inferred, works
 from vllm_frontier.analyze.monotony import audits, contested, contradictions
 from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
 from vllm_frontier.outcome import Purpose, Status
@@ -44,10 +45,11 @@ def show_document(
         `launches` (how many were made, by purpose); `inferred` (how many cells, how many of
         them `firm` by vLLM's own arithmetic or `uncertain`, how many were `audited` by a launch
         and how many `audit_wrong`); `contradictions` (launches that disagree, `works` and
-        `fails`); `contested` (inferred cells that are in doubt for that); `frontier`,
-        `boundaries`, `choices`, `speeds` (by depth and task, with acceptance by position) and
-        `failures` (rows as objects, further axes as keys beside the built-in ones); `grid`
-        (what is known of every cell).
+        `fails`); `contested` (inferred cells that are in doubt for that);
+        `without_speed` (how many cells work of whose depth and graphs no speed is known);
+        `frontier`, `boundaries`, `choices`, `speeds` (by depth and task, with acceptance by
+        position) and `failures` (rows as objects, further axes as keys beside the built-in
+        ones); `grid` (what is known of every cell).
     """
     table = trials.collect()
     grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
@@ -63,6 +65,7 @@ def show_document(
         "inferred": _inferred(table),
         "contradictions": _contradictions(table.lazy()),
         "contested": _contested(table.lazy()),
+        "without_speed": _without_speed(table.lazy(), runs),
         "frontier": objects(frontier),
         "boundaries": objects(boundaries),
         "choices": objects(choices(frontier)),
@@ -124,6 +127,11 @@ def _contested(trials: pl.LazyFrame) -> list[dict[str, Any]]:
     cells = counted(trials).join(contested(trials), on="cell_id", how="semi")
     order = ("extra", "depth", "graphs", "utilization", "context")
     return objects(cells.sort(order).select("cell_id", *AXES, "failure_class"))
+
+
+def _without_speed(trials: pl.LazyFrame, runs: pl.LazyFrame) -> int:
+    working = counted(trials).filter(works()).collect().height
+    return working - working_speeds(trials, runs).collect().height
 
 
 def _object(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
         parts.append(frontier_table(document["frontier"], document["choices"], simulated))
     else:
         parts.append(Text("No cell has a measured speed yet."))
+    if document["frontier"] and document["without_speed"]:
+        parts[-1] = Group(parts[-1], _unmeasured(document["without_speed"]))
     if document["boundaries"]:
         parts.append(boundaries_table(document["boundaries"], document["contested"], simulated))
     if document["contradictions"]:
@@ -231,6 +233,11 @@ def _headline(document: Mapping[str, Any]) -> Text:
     return Text.assemble((name, "bold"), f": {total} cells", f" ({told})" if told else "")
 
 
+def _unmeasured(cells: int) -> Text:
+    told = "1 more cell works" if cells == 1 else f"{cells} more cells work"
+    return Text(f"{told}, but no speed was measured at that depth and graphs.", style="yellow")
+
+
 def _notes(
     rows: Sequence[Mapping[str, Any]], leading: Sequence[Mapping[str, Any]]
 ) -> Iterable[Text]:
@@ -247,7 +254,8 @@ def _notes(
         )
     if any(row["speed_cell"] != row["cell_id"] for row in leading):
         yield Text(
-            "Speed is that of the longest window measured at the same depth and graphs.",
+            "Where speed was not measured, it is that of the longest window measured at the same "
+            "depth and graphs.",
             style=_DIM,
         )
     others = len(rows) - len(leading)
