@@ -257,7 +257,7 @@ def _weights_gib(spec: SweepSpec, prior: MemoryPrior | None) -> float:
 
 def _simulated(spec: SweepSpec) -> LaunchTimes:
     card = load_card(spec.engine.card_file)
-    scale = card.time.scale
+    scale, written = card.time.scale, _tokens(spec.workload)
     requests = 1 + spec.workload.warmups + spec.workload.repeats * (1 + len(spec.workload.tasks))
 
     def pair(*, capture: bool, fill: bool, speed: bool) -> tuple[float, float]:
@@ -268,7 +268,7 @@ def _simulated(spec: SweepSpec) -> LaunchTimes:
             serving = _longest(spec) / card.speed.prefill_tok_s if fill else 0.0
             if speed:
                 cell = Cell(max(spec.grid.depth), 1, graphs, 1.0)
-                serving += _tokens(spec.workload) / decode_speed(card, cell, "code")
+                serving += written / decode_speed(card, cell, "code")
             waits = (requests if speed else 1.0 if fill else 0.0) * _SIMULATED_REQUEST_S
             times.append(_SIMULATED_START_S + scale * (start + serving) + waits)
         return times[0], times[1]

@@ -13,8 +13,9 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.history import LaunchTimes, launch_times
 from vllm_frontier.identity import identify
 from vllm_frontier.memory import Figure, MemoryModel, MemoryPrior, Prediction, vague_prior
-from vllm_frontier.outcome import Outcome, Status
+from vllm_frontier.outcome import Outcome, Purpose, Speed, Status
 from vllm_frontier.search import Ask, create_search, dry_run, infer
+from vllm_frontier.search.speeds import assumed_speed
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import by_end
 from vllm_frontier.store.sweep_store import SweepStore
@@ -31,6 +32,7 @@ class Forecast:
 
     Attributes:
         told: earlier attempts of the same sweep.
+        launched: cells that such an attempt brought to an end.
         asks: the launches in order, within the sweep's budget.
         seconds: how long each of them takes.
         fewest: launches, also where memory is not quite as expected.
@@ -44,6 +46,7 @@ class Forecast:
     """
 
     told: Told
+    launched: frozenset[Cell]
     asks: list[Ask]
     seconds: list[float]
     fewest: int
@@ -77,11 +80,13 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     for cell, outcome in told:
         model.observe(cell, outcome)
     mean, sd = model.margins(cells)
-    basis = model.basis
+    # What a few launches tell stands by itself where nothing was believed before them.
+    basis = model.basis.split(", and ")[0] if prior is None else model.basis
     predictions = {
         cell: Prediction(float(mean[at]), float(sd[at]), basis) for at, cell in enumerate(cells)
     }
-    asks = dry_run(create_search(spec, prior), model, told)
+    alike = _with_assumed_speeds(told)
+    asks = dry_run(create_search(spec, prior), model, alike)
     times = launch_times(spec, prior, outputs)
     seconds = [
         times.seconds(
@@ -94,10 +99,11 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     kept = _within(seconds, spec.search.max_hours)
     # Within the hours there is no time for more.
     others = [
-        kept if kept < len(asks) else each for each in _elsewhere(spec, prior, told, len(asks))
+        kept if kept < len(asks) else each for each in _elsewhere(spec, prior, alike, len(asks))
     ]
     return Forecast(
         told=told,
+        launched=frozenset(cell for cell, outcome in told if outcome.status.is_final),
         asks=asks[:kept],
         seconds=seconds[:kept],
         fewest=min(kept, *others),
@@ -109,6 +115,23 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
         basis=basis,
         times=times,
     )
+
+
+def _with_assumed_speeds(told: Told) -> Told:
+    """Earlier attempts with the speeds that are assumed of those to come.
+
+    Else a search would find that speeds do not hold for other windows, before anybody looked.
+    """
+    if any(outcome.purpose is Purpose.SPEED_CHECK for _, outcome in told):
+        return told  # somebody did
+    alike = []
+    for cell, outcome in told:
+        speed = outcome.speed
+        if speed is not None:
+            figure = assumed_speed(cell.depth, cell.graphs)
+            speed = Speed(figure, figure, figure)
+        alike.append((cell, replace(outcome, speed=speed)))
+    return alike
 
 
 def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told, expected: int) -> list[int]:

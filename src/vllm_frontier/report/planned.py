@@ -27,17 +27,17 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
     Keys: `sweep`, `model`, `card`, `engine`, `search`; `axes` with their values; `n_cells`;
     `launches` and `launches_expected` (how many are still to come if memory is as expected),
     `launches_range` (`low` and `high`, if it is a little more or less), `launches_exhaustive` (of
-    every cell that has no answer yet), `launches_cut` (those beyond `search.max_hours`);
+    every cell that was not launched yet), `launches_cut` (those beyond `search.max_hours`);
     `attempts_done` and `cells_done` (of earlier runs of this sweep); `seconds_expected` and
     `seconds_basis`; `prediction_basis`; `launch_order` (every launch: its place, the axes, what
     it is for and how long it takes) and `cells`.
 
     Each cell has its place in the `order` of launches (null and last: none is expected), its
-    axes, `launch`, `purpose` and `with_speed` of its first launch, `known` (`works` or `does not
-    fit`, from earlier runs), `predicted` (the same; null where nothing is known of the model's
-    memory), `probability` (that it works, 0 to 1) and `margin_gib`: what the memory has to spare
-    when one window is full, `mean` and the 90 % interval from `low` to `high`; below 0 it does
-    not fit.
+    axes, `launch`, `purpose` and `with_speed` of its first launch, `launched` (by earlier runs,
+    to an end), `known` (`works` or `does not fit`, from earlier runs), `predicted` (the same;
+    null where nothing is known of the model's memory), `probability` (that it works, 0 to 1) and
+    `margin_gib`: what the memory has to spare when one window is full, `mean` and the 90 %
+    interval from `low` to `high`; below 0 it does not fit.
 
     Args:
         spec: the sweep.
@@ -62,7 +62,7 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
         "launches": len(forecast.asks),
         "launches_expected": len(forecast.asks),
         "launches_range": {"low": forecast.fewest, "high": forecast.most},
-        "launches_exhaustive": len(cells) - len(forecast.known),
+        "launches_exhaustive": len(set(cells) - forecast.launched),
         "launches_cut": forecast.cut,
         "attempts_done": len(forecast.told),
         "cells_done": len(forecast.known),
@@ -98,6 +98,7 @@ def _cell(forecast: Forecast, cell: Cell, order: int | None) -> dict[str, Any]:
         "launch": ask is not None,
         "purpose": None if ask is None else ask.purpose.value,
         "with_speed": None if ask is None else ask.with_speed,
+        "launched": cell in forecast.launched,
         "known": _word(known),
         "predicted": _word(forecast.works(cell)),
         "probability": round(prediction.probability if known is None else float(known), 4),
@@ -139,8 +140,8 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         console.print(f"  {name:<12} {', '.join(_text(value) for value in values)}")
     if plan["attempts_done"]:
         console.print(
-            f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, "
-            f"{plan['cells_done']} cells have their answer; they are left out here.",
+            f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, with which "
+            f"{plan['cells_done']} cells have their answer. What is left:",
             soft_wrap=True,
         )
     if plan["launch_order"]:
@@ -160,7 +161,8 @@ def _launches(plan: Mapping[str, Any]) -> str:
     if plan["search"] == "exhaustive":
         return f"{count} {word}"
     wide = f" ({span['low']} to {span['high']})" if span["low"] < span["high"] else ""
-    return f"about {count} {word}{wide} instead of {plan['launches_exhaustive']}"
+    more = " more" if plan["attempts_done"] else ""
+    return f"about {count}{more} {word}{wide} instead of {plan['launches_exhaustive']}"
 
 
 def _launch_table(plan: Mapping[str, Any]) -> Table:
@@ -229,7 +231,7 @@ def _signs(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     signs = []
     for cell in plan["cells"]:
         works = cell["predicted"] == WORKS
-        launched = cell["launch"] or plan["search"] == "exhaustive"
+        launched = cell["launch"] or cell["launched"]
         status = ("measured" if works else "infeasible") if launched else "inferred"
         failure = None if works else DOES_NOT_FIT
         axes = {name: cell[name] for name in plan["axes"]}
