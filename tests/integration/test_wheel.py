@@ -46,7 +46,9 @@ def test_ready_sweeps_models_and_tasks_travel_along(installed: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["n_cells"] == 36
-    assert [cell["order"] for cell in plan["cells"]] == list(range(1, 37))
+    launched = [cell["order"] for cell in plan["cells"] if cell["launch"]]
+    assert launched[0] == 1
+    assert launched == sorted(set(launched))
     model = installed / "vllm_frontier/models/demo-mtp"
     assert (model / "model.safetensors").stat().st_size < 8_000_000
     assert (model / "tokenizer.json").is_file()
