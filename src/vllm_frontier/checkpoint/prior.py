@@ -300,7 +300,7 @@ def _activation(
     sampled = min(_sequences(spec, arguments), serving.step_tokens) * words * _LOGIT_BYTES
     mean = (step + sampled) / _GIB
     if has_encoder(model.outer) and not arguments.get("language_model_only"):
-        return Figure(mean + 0.7, 0.5 * mean + 0.7)  # the largest image is profiled, too
+        return Figure(mean + 1.0, 0.5 * mean + 0.8)  # the largest image is profiled, too
     return Figure(mean, 0.5 * mean + 0.1)
 
 
@@ -308,7 +308,7 @@ def _graphs(spec: SweepSpec, model: _Model, arguments: Mapping[str, Any]) -> Fig
     """Graphs are captured for every size of a batch; most of them is the same for all models."""
     layers = whole(model.text, "num_hidden_layers") or 32
     batches = min(_CAPTURE_BATCHES, 2 * _sequences(spec, arguments))
-    mean = 0.1 + layers * (0.003 + 0.00001 * batches)
+    mean = 0.3 + layers * (0.003 + 0.00001 * batches)
     return Figure(mean, mean)
 
 

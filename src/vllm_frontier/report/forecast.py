@@ -20,6 +20,9 @@ from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import by_end
 from vllm_frontier.store.sweep_store import SweepStore
 
+DEVIATIONS_90 = 1.645
+"""To either side of the mean of a normal distribution lie 90 % within so many deviations."""
+
 _LIKELY = 0.5
 
 Told = Sequence[tuple[Cell, Outcome]]
@@ -145,8 +148,8 @@ def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told, expected:
     fixed = (believed.weights, believed.activation, believed.graphs, believed.overhead)
     spread = math.hypot(*(figure.sd for figure in fixed))
     counts = []
-    for shift in (-spread, spread):
-        mean = max(0.0, believed.weights.mean + shift)
+    for shift in (-DEVIATIONS_90, DEVIATIONS_90):
+        mean = max(0.0, believed.weights.mean + shift * spread)
         weights = Figure(mean, believed.weights.sd)
         model = MemoryModel(spec.card.memory_gib, replace(believed, weights=weights))
         for cell, outcome in told:

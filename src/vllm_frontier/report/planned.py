@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.report.forecast import Forecast, make_forecast
+from vllm_frontier.report.forecast import DEVIATIONS_90, Forecast, make_forecast
 from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.spec import SweepSpec
 
 WORKS, DOES_NOT_FIT = "works", "does not fit"
-_DEVIATIONS_90 = 1.645  # of a normal distribution, to either side of the middle 90 %
 _LISTED_MAX = 30  # launches in the terminal; --json has all
 _CERTAIN = 0.99
 
@@ -90,7 +89,7 @@ def _launch_order(forecast: Forecast) -> Iterator[dict[str, Any]]:
 def _cell(forecast: Forecast, cell: Cell, order: int | None) -> dict[str, Any]:
     prediction = forecast.predictions[cell]
     ask = None if order is None else forecast.asks[order - 1]
-    spread = _DEVIATIONS_90 * prediction.sd_gib
+    spread = DEVIATIONS_90 * prediction.sd_gib
     known = forecast.known.get(cell)
     return {
         "order": order,
