@@ -88,7 +88,7 @@ def advised(chosen: advice.Advice) -> list[str]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return swept(tmp_path_factory.mktemp("plain"), "search.verify=frontier", "search.audit=2")
+    return swept(tmp_path_factory.mktemp("plain"), "search.audit=2")
 
 
 def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
@@ -106,6 +106,19 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     headline = " ".join(text.partition("Frontier")[0].split())
     assert headline.endswith(f"{inferred['cells']} inferred; {made} launches, {60 - made} saved)")
     assert "inferred" in [line.split()[-1] for line in text.splitlines() if "kv_too_small" in line]
+
+
+def test_the_tables_are_those_of_launching_every_cell(plain: Path, tmp_path: Path) -> None:
+    few, every = result.load(plain), result.load(swept(tmp_path, "search=exhaustive"))
+    assert every.trials.filter(attempt=0).is_empty()
+    cell = ["depth", "context", "graphs", "utilization", "extra"]
+    leading = [*cell, "decode_tok_s", "max_context", "gain_no_graphs", "on_frontier_for"]
+    assert few.frontier.select(leading).rows() == every.frontier.select(leading).rows()
+    ends = ["depth", "graphs", "utilization", "max_context_works", "min_context_fails", "cells"]
+    assert few.boundaries.select(ends).rows() == every.boundaries.select(ends).rows()
+    assert few.boundaries["verified"].all()
+    assert every.boundaries["launched"].all()
+    assert not few.boundaries["launched"].all()
 
 
 def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:
