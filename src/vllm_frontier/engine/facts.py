@@ -106,6 +106,9 @@ class _Figures:
         size, known = gib(match[1]), self.facts.free_gib
         self.facts = replace(self.facts, free_gib=size if known is None else min(size, known))
 
+    def set_model_context(self, match: re.Match[str]) -> None:
+        self.facts = replace(self.facts, model_context=_count(match[1]))
+
     def set_requested_kv(self, match: re.Match[str]) -> None:
         self.facts = replace(self.facts, kv_available_gib=gib(match[1], match[2]))
 
@@ -161,6 +164,7 @@ _VERSION_BANNER = re.compile(r"[▀▄█]\s+version (\d[\w.+-]*)$")
 _NEEDED = re.compile(rf"\({_SIZE} KV cache is needed, which is larger than .*?\({_SIZE}\)")
 _ESTIMATE = re.compile(r"estimated maximum model length is ([\d,]+)")
 _STORABLE = re.compile(r"number of tokens that can be stored in KV cache \(([\d,]+)\)")
+_MODEL_CONTEXT = re.compile(r"greater than the derived max_model_len \(\w+=(\d+)(?:\.0)? ")
 _REQUESTED_KV = re.compile(r"requested memory for kv \((-[\d.,]+)/[\d.,]+ (GiB)\)")
 
 
@@ -217,4 +221,5 @@ _REFUSALS: tuple[tuple[re.Pattern[str], _Setter], ...] = (
     (_STORABLE, _Figures.set_estimate),
     (_REQUESTED_KV, _Figures.set_requested_kv),
     (_FREE, _Figures.set_free),
+    (_MODEL_CONTEXT, _Figures.set_model_context),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -12,30 +13,42 @@ from vllm_frontier.search.proof import Proofs
 from vllm_frontier.search.speeds import Speeds
 
 
-def around(proofs: Proofs) -> list[Cell]:
-    """Cells one step from a refused launch that a working one contradicts.
+def around(proofs: Proofs, launches: Mapping[Cell, int]) -> list[Cell]:
+    """What to launch where launches disagree, or one stands alone.
 
-    Their own launches show how far the contradiction reaches; those that contradict in turn are
-    looked around in turn.
-    """
-    lattice = proofs.lattice
-    inferred = (proofs.works | proofs.disputed) & ~proofs.launched
-    cells: dict[Cell, None] = {}
-    for contradiction in proofs.contradictions:
-        if contradiction.fails in lattice:
-            near = lattice.neighbours(contradiction.fails) & inferred
-            cells |= dict.fromkeys(lattice.chosen(near))
-    return list(cells)
-
-
-def least_certain(proofs: Proofs, mean: Floats, sd: Floats, seed: int) -> Cell | None:
-    """The inferred cell that most deserves a launch of its own; None where nothing is inferred.
-
-    Disputed cells come first, then cells whose share of the card nothing that hard was launched
-    with, then such that lie close to a boundary or have values that no launch had.
+    A refusal that a harder cell contradicts, and one that is none of vLLM's arithmetic and that no
+    other launch confirms, is launched once more: it may have passed. Then the cells one step from
+    a contradicted one show how far it reaches; those that are refused in turn are looked around in
+    turn.
 
     Args:
         proofs: what is known.
+        launches: how often each cell gave an answer.
+    """
+    lattice = proofs.lattice
+    contradicted = [each.fails for each in proofs.contradictions if each.fails in lattice]
+    doubtful = dict.fromkeys([*contradicted, *(c for c in proofs.isolated() if c in lattice)])
+    again = [cell for cell in doubtful if launches.get(cell, 0) < 2]
+    if again:
+        return again
+    inferred = (proofs.works | proofs.disputed) & ~proofs.launched
+    cells: dict[Cell, None] = {}
+    for cell in contradicted:
+        cells |= dict.fromkeys(lattice.chosen(lattice.neighbours(cell) & inferred))
+    return list(cells)
+
+
+def least_certain(
+    proofs: Proofs, leading: Mask, mean: Floats, sd: Floats, seed: int
+) -> Cell | None:
+    """The inferred cell that most deserves a launch of its own; None where nothing is inferred.
+
+    Disputed cells come first, then such that are on the frontier, lie close to a boundary, or have
+    pairs of values that no launch had.
+
+    Args:
+        proofs: what is known.
+        leading: cells on the frontier.
         mean: expected margins, GiB.
         sd: their standard deviations, GiB.
         seed: decides among equals.
@@ -46,12 +59,7 @@ def least_certain(proofs: Proofs, mean: Floats, sd: Floats, seed: int) -> Cell |
         return None
     sign = np.where(proofs.refused, -1.0, 1.0)
     close = np.exp(-np.maximum(sign * mean / sd, 0.0) / 4)
-    doubt = (
-        4.0 * proofs.disputed
-        + 1.0 * (proofs.works & ~_share_was_used(proofs))
-        + 1.0 * close
-        + 0.5 * _unseen(proofs)
-    )
+    doubt = 4.0 * proofs.disputed + 1.0 * leading + 1.0 * close + 0.5 * _unseen(proofs)
     draw = random.Random(seed)
     jitter = lattice.of([1e-6 * draw.random() for _ in lattice.cells])
     return lattice.cell(int(np.argmax(np.where(inferred, doubt + jitter, -np.inf))))
@@ -73,23 +81,6 @@ def second_speed(lattice: Lattice, works: Mask, speeds: Speeds) -> Cell | None:
         if others:
             return min(others, key=lambda cell: (cell.context, -cell.utilization))
     return None
-
-
-def _share_was_used(proofs: Proofs) -> Mask:
-    """Points whose share of the card, or a larger one, served as deep a head and as many graphs.
-
-    More of the card for the KV cache is less for what lies beside it.
-    """
-    lattice, used = proofs.lattice, proofs.lattice.nothing()
-    points = lattice.points
-    for each in proofs.evidence:
-        if each.works:
-            used |= (
-                (points.depth <= each.cell.depth)
-                & (points.graphs <= each.cell.graphs)
-                & (points.utilization <= each.cell.utilization)
-            )
-    return used
 
 
 def _unseen(proofs: Proofs) -> Floats:

@@ -20,16 +20,19 @@ from vllm_frontier.search import audit, choice
 from vllm_frontier.search.beliefs import Beliefs
 from vllm_frontier.search.knowledge import Knowledge
 from vllm_frontier.search.lattice import Floats, Lattice, Mask
+from vllm_frontier.search.limits import Limits
 from vllm_frontier.search.probes import next_probe
 from vllm_frontier.search.proof import Evidence, Proofs, evidence_of
 from vllm_frontier.search.protocol import Ask, Outlook
-from vllm_frontier.search.relevance import promising, relevant
+from vllm_frontier.search.relevance import leading_cells, promising, relevant
 from vllm_frontier.search.speeds import Speeds, group_of
 from vllm_frontier.search.windows import ALL, FRONTIER, longest_windows, without_speed
 from vllm_frontier.spec import SearchSpec
 
 # A launch that is as likely as this among those needed in the end is no launch for speed only.
 _LIKELY_NEEDED = 0.5
+# So many deviations from the boundary there is no doubt left.
+_SURELY = 8.0
 # Where launches disagree, this share of the grid is looked at again, and a few cells more.
 _SECOND_LOOKS_SHARE, _SECOND_LOOKS = 0.04, 12
 
@@ -86,6 +89,8 @@ class Boundary:
         self._failures: Counter[Cell] = Counter()
         self._again: dict[Cell, Ask] = {}
         self._audited: set[Cell] = set()
+        self._answers: Counter[Cell] = Counter()
+        self._limits = Limits(card_gib)
         self._next: Ask | None = None
         self._decided = False
 
@@ -120,6 +125,7 @@ class Boundary:
         if outcome.status is Status.INTERRUPTED:
             return
         self._beliefs.observe(cell, outcome)
+        self._limits.observe(outcome.facts)
         found = evidence_of(cell, outcome)
         if found is not None:
             self._take(found, outcome)
@@ -136,6 +142,7 @@ class Boundary:
 
     def _take(self, found: Evidence, outcome: Outcome) -> None:
         self._proofs.add(found)
+        self._answers[found.cell] += 1
         self._again.pop(found.cell, None)
         self._failures.pop(found.cell, None)
         if outcome.purpose is Purpose.AUDIT:
@@ -173,6 +180,8 @@ class Boundary:
 
     def _view(self) -> _View:
         mean, sd = self._beliefs.margins()
+        exceeded = self._limits.exceeded(self._lattice.points)
+        mean = np.where(exceeded, np.minimum(mean, -_SURELY * sd), mean)
         proofs = self._proofs.copy()
         for cell in self._out:
             fits = mean.flat[self._lattice.at(cell)] > 0
@@ -184,7 +193,7 @@ class Boundary:
         return _View(self._lattice, proofs, mean, sd)
 
     def _proof(self, view: _View) -> Iterator[Ask]:
-        probe = next_probe(view.proofs)
+        probe = next_probe(view.proofs, self._limits)
         if probe is not None:
             yield self._for_proof(probe, view)
         needed = view.proofs.open
@@ -258,12 +267,13 @@ class Boundary:
     def _second_look(self, view: _View) -> Iterator[Ask]:
         allowed = int(_SECOND_LOOKS + _SECOND_LOOKS_SHARE * len(self._lattice.cells))
         if len(self._audited) < self._spec.audit + allowed and self._spec.verify != "all":
-            for cell in audit.around(view.proofs):
+            for cell in audit.around(view.proofs, self._answers):
                 yield Ask(cell, Purpose.AUDIT, with_speed=False)
 
     def _spot_check(self, view: _View) -> Iterator[Ask]:
         if len(self._audited) < self._spec.audit and self._spec.verify != "all":
-            cell = audit.least_certain(view.proofs, view.mean, view.sd, self._spec.seed)
+            leading = leading_cells(view.lattice, view.proofs.works, self._speeds)
+            cell = audit.least_certain(view.proofs, leading, view.mean, view.sd, self._spec.seed)
             if cell is not None:
                 group = group_of(cell)
                 compares = self._speeds.compared() is None and self._speeds.of(group) is not None

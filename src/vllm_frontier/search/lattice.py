@@ -121,23 +121,25 @@ class Lattice:
     def no_harder_than(self, cell: Cell) -> Mask:
         """Points that ask for no more than a cell in any axis."""
         points = self.points
-        return self.nothing() | (
+        mask: Mask = self.nothing() | (
             points.has_extra(cell.extra)
             & (points.depth <= cell.depth)
             & (points.context <= cell.context)
             & (points.graphs <= cell.graphs)
             & (points.utilization >= cell.utilization)
         )
+        return mask
 
     def column(self, cell: Cell) -> Mask:
         """Points that differ from a cell in their window only."""
         points = self.points
-        return self.nothing() | (
+        mask: Mask = self.nothing() | (
             points.has_extra(cell.extra)
             & (points.depth == cell.depth)
             & (points.graphs == cell.graphs)
             & (points.utilization == cell.utilization)
         )
+        return mask
 
     def neighbours(self, cell: Cell) -> Mask:
         """Points one step away on one axis."""
@@ -208,7 +210,8 @@ class Lattice:
         """Values of an axis in the shape that broadcasts along it."""
         shape = [1] * 5
         shape[axis] = len(values)
-        return values.reshape(shape)
+        placed: NDArray[Any] = values.reshape(shape)
+        return placed
 
     def _place(self, cell: Cell) -> tuple[int, int, int, int, int]:
         return (

@@ -10,7 +10,7 @@ proves nothing by itself before a second launch agrees: anything may have been t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -178,10 +178,11 @@ class Proofs:
         self._stale = False
         lattice = self.lattice
         by_work, by_refusal = lattice.nothing(), lattice.nothing()
-        ceiling = self._cleared()
-        below = lattice.points.utilization <= ceiling
+        granted = self._granted()
         self._work_scopes = {
-            each.cell: lattice.no_harder_than(each.cell) & below for each in self._working()
+            each.cell: lattice.no_harder_than(each.cell)
+            & (granted | (lattice.points.utilization <= each.cell.utilization))
+            for each in self._working()
         }
         for scope in self._work_scopes.values():
             by_work |= scope
@@ -206,16 +207,19 @@ class Proofs:
     def _refusing(self) -> list[Evidence]:
         return [each for each in self._evidence.values() if not each.works]
 
-    def _cleared(self) -> float:
-        """The largest share that some launch was granted."""
-        above_free = FailureClass.UTILIZATION_ABOVE_FREE
-        granted = [
-            each.cell.utilization
-            for each in self._evidence.values()
-            if each.failure_class is not above_free
-            and each.failure_class is not FailureClass.CONTEXT_EXCEEDS_MODEL
-        ]
-        return max(granted, default=0.0)
+    def _granted(self) -> Mask:
+        """Points whose share of the card, or a larger one, served as deep a head and such graphs.
+
+        A larger share leaves less for what lies beside it, so that a smaller one is no proof.
+        """
+        points, granted = self.lattice.points, self.lattice.nothing()
+        for each in self._working():
+            granted |= (
+                (points.depth <= each.cell.depth)
+                & (points.graphs <= each.cell.graphs)
+                & (points.utilization <= each.cell.utilization)
+            )
+        return granted
 
     def _spoken_for(self, evidence: Evidence) -> Mask:
         """What a refusal proves: nothing but itself until another one agrees."""
@@ -223,16 +227,29 @@ class Proofs:
             return speaks_for(evidence, self.lattice.points) & self.lattice.exists
         return self.lattice.nothing()
 
-    def confirmed(self, evidence: Evidence) -> bool:
-        """Whether another refusal of the class is as this one leads to expect, and nothing works.
+    def confirmed(self, refusal: Evidence) -> bool:
+        """Whether another refusal is as this one leads to expect, and nothing works against it.
 
-        A refusal that is none of vLLM's arithmetic proves nothing before.
+        One that is not vLLM's own arithmetic proves nothing before: anything may have been the
+        matter.
         """
-        others = [each for each in self._evidence.values() if each.cell != evidence.cell]
-        same = [each for each in others if each.failure_class is evidence.failure_class]
-        return any(holds_for(evidence, each.cell) for each in same) and not any(
-            holds_for(evidence, each.cell) for each in others if each.works
+        others = [each for each in self._evidence.values() if each.cell != refusal.cell]
+        return any(_second(refusal, each) for each in others) and not any(
+            holds_for(refusal, each.cell) for each in others if each.works
         )
+
+    def isolated(self) -> list[Cell]:
+        """Refused launches that are no arithmetic, and that no other launch speaks for."""
+        sure = [
+            each
+            for each in self._refusing()
+            if each.failure_class in ARITHMETIC or self.confirmed(each)
+        ]
+        return [
+            each.cell
+            for each in self._refusing()
+            if each not in sure and not any(holds_for(other, each.cell) for other in sure)
+        ]
 
     def _disagreeing(self) -> tuple[Contradiction, ...]:
         found = []
@@ -271,6 +288,15 @@ class Proofs:
         elif evidence.failure_class not in ARITHMETIC:
             doubt = MONOTONY
         return Inference(cell, evidence.cell, evidence.failure_class, evidence.phase, doubt)
+
+
+def _second(refusal: Evidence, other: Evidence) -> bool:
+    """Whether another refusal is of the same class, and what this one leads to expect."""
+    cell = other.cell
+    if refusal.failure_class in BESIDE_THE_SHARE:
+        # What lies beside the share hardly depends on the window.
+        cell = replace(cell, context=max(cell.context, refusal.cell.context))
+    return other.failure_class is refusal.failure_class and holds_for(refusal, cell)
 
 
 def _steps(one: Cell, other: Cell) -> tuple[float, ...]:

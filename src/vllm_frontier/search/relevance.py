@@ -49,12 +49,18 @@ def promising(lattice: Lattice, likely: Mask, speeds: Speeds) -> Floats:
     speed = lattice.of(_expected_speeds(lattice, speeds))
     product = lattice.points.context * speed
     rank = product / max(float(product.max()), 1e-9)
-    leading = lattice.nothing()
-    for cell in _leading(lattice, likely, speed):
-        leading.flat[lattice.at(cell)] = True
+    leading = leading_cells(lattice, likely, speeds)
     above = np.roll(leading, 1, axis=CONTEXT)
     above[:, :, 0] = False
     return np.asarray(rank + 2.0 * leading + 1.0 * (above & ~leading))
+
+
+def leading_cells(lattice: Lattice, works: Mask, speeds: Speeds) -> Mask:
+    """The cells on the frontier if these are the ones that work; see `promising` for speeds."""
+    leading = lattice.nothing()
+    for cell in _leading(lattice, works, lattice.of(_expected_speeds(lattice, speeds))):
+        leading.flat[lattice.at(cell)] = True
+    return leading
 
 
 def _leading(lattice: Lattice, works: Mask, speed: Floats) -> list[Cell]:

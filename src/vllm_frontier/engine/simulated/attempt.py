@@ -193,7 +193,7 @@ def _facts_of_refusal(
     card: SimulatedCard, cell: Cell, start: SimulatedStart, failure: Failure
 ) -> StartupFacts:
     if failure.failure_class is FailureClass.CONTEXT_EXCEEDS_MODEL:
-        return StartupFacts()
+        return StartupFacts(model_context=card.model.max_context)
     if failure.failure_class is FailureClass.UTILIZATION_ABOVE_FREE:
         return StartupFacts(
             engine_version=VERSION, graph_mode=_mode(cell), free_gib=_rounded(free_gib(card))
