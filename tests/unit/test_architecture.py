@@ -14,12 +14,12 @@ PACKAGE = Path(vllm_frontier.__file__).parent
 
 # A room may import itself and the rooms of the same or an earlier line.
 ORDER = (
-    {"errors", "shipped", "outcome", "grid", "memory", "signals", "__init__"},
+    {"errors", "shipped", "outcome", "grid", "memory", "dominance", "signals", "__init__"},
     {"spec", "telemetry", "contention"},
     {"launch", "measure", "engine", "search"},
     {
         *("config_schema", "config_checks", "config", "identity", "checkpoint"),
-        *("cards", "doctor", "ray_settings"),
+        *("cards", "doctor", "ray_settings", "rehearse"),
     },
     {"trial"},
     {"schedule"},
