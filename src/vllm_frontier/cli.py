@@ -100,6 +100,25 @@ def plan(words: tuple[str, ...], as_json: bool) -> int:
 
 
 @cli.command()
+@_words
+@click.option("--card", help="The described card: a name in conf/simulated/ or a YAML file.")
+@_json
+def rehearse(words: tuple[str, ...], card: str | None, as_json: bool) -> int:
+    """Try a sweep's search on a simulated card, in seconds, and see whether it finds the truth."""
+    from vllm_frontier.engine.simulated.card_file import load_card
+    from vllm_frontier.rehearse import rehearse as run_rehearsal
+    from vllm_frontier.report import rehearsed
+
+    spec = _compose(_on_simulated_card(words, card)).spec
+    found = run_rehearsal(spec, load_card(spec.engine.card_file))
+    if as_json:
+        _print_json(rehearsed.document(spec, found))
+    else:
+        rehearsed.show(spec, found, _console())
+    return EXIT_DONE
+
+
+@cli.command()
 @_folder
 @_json
 def status(folder: Path, as_json: bool) -> int:
@@ -222,6 +241,15 @@ def _opened(log: Path) -> AbstractContextManager[BinaryIO]:
     if sys.stdin is None:
         raise click.ClickException("standard input is closed: there is nothing to read.")
     return nullcontext(sys.stdin.buffer)
+
+
+def _on_simulated_card(words: Sequence[str], card: str | None) -> list[str]:
+    """The same sweep with another engine, and with another card if one is named."""
+    kept = [word for word in words if not word.startswith("engine=")]
+    if card is not None:
+        kept = [word for word in kept if not word.startswith("engine.card_file=")]
+        kept.append(f"engine.card_file='{card}'")
+    return [*kept, "engine=simulated"]
 
 
 def _compose(words: Sequence[str]) -> Composed:

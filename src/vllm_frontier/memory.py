@@ -176,7 +176,7 @@ class MemoryModel:
         fixed = float((self._fixed_rows([cell]) @ self._mean)[0])
         available = self._card_gib * cell.utilization - fixed
         needed = float((self._need_rows([cell], [cell.context]) @ self._mean)[0])
-        slope = float((self._need_rows([cell], [1000]) - self._need_rows([cell], [0])) @ self._mean)
+        slope = float((self._need_row(cell, 1000) - self._need_row(cell, 0)) @ self._mean)
         longest = cell.context + 1000 * (available - needed) / max(slope, 1e-9)
         fits = available >= needed
         head = self._mean[_AT["head"]] if cell.depth else 0.0
@@ -290,35 +290,47 @@ class MemoryModel:
     def _learn(self, row: Array, value: float, sd: float) -> None:
         """One scalar observation `value = row . figures + noise` (recursive least squares)."""
         surprise = value - float(row @ self._mean)
-        spread = float(row @ self._cov @ row) + sd**2
+        spread = self._spread(row, sd)
         far = abs(surprise) / math.sqrt(spread)
         if far > _SURPRISE:
             # The sum is not quite linear here: believe all figures less, and predictions too.
-            self._cov *= (far / _SURPRISE) ** 2
+            widest = float(np.diag(self._cov).max())
+            room = (4 * self._card_gib) ** 2 / widest
+            self._cov *= min((far / _SURPRISE) ** 2, max(room, 1.0))
             self._noise = max(self._noise, min(abs(surprise) / 2, 0.02 * self._card_gib))
-            spread = float(row @ self._cov @ row) + sd**2
+            spread = self._spread(row, sd)
         gain = self._cov @ row / spread
         self._mean = self._mean + gain * surprise
-        self._cov = self._cov - np.outer(gain, row @ self._cov)
-        self._cov = (self._cov + self._cov.T) / 2
+        # In this form rounding cannot make a variance negative.
+        keep = np.eye(len(row)) - np.outer(gain, row)
+        self._cov = keep @ self._cov @ keep.T + np.outer(gain, gain) * sd**2
+
+    def _spread(self, row: Array, sd: float) -> float:
+        """The variance expected of an observation."""
+        return max(float(row @ self._cov @ row), 0.0) + sd**2
 
     def _learn_answer(self, cell: Cell, *, works: bool) -> None:
         """A launch without figures still tells on which side of the boundary it lies."""
         row = self._fixed_rows([cell])[0] + self._need_row(cell, cell.context)
         sign = 1.0 if works else -1.0
         mean = sign * (self._card_gib * cell.utilization - float(row @ self._mean))
-        variance = float(row @ self._cov @ row) + self._noise**2
+        variance = self._spread(row, self._noise)
         z = mean / math.sqrt(variance)
         # Mean and variance of a normal distribution cut off at 0.
         ratio = math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / max(normal_cdf(z), 1e-12)
         moved, shrunk = ratio * math.sqrt(variance), ratio * (ratio + z)
         gain = self._cov @ row / variance
         self._mean = self._mean - sign * gain * moved
-        self._cov = self._cov - np.outer(gain, row @ self._cov) * min(shrunk, 1.0)
+        keep = np.eye(len(row)) - np.outer(gain, row) * min(shrunk, 1.0)
+        self._cov = keep @ self._cov @ keep.T + np.outer(gain, gain) * self._noise**2
 
 
 def _kv_refused(outcome: Outcome) -> bool:
-    return outcome.status is Status.INFEASIBLE and outcome.failure is not None and (
-        outcome.failure.failure_class
-        in (FailureClass.KV_TOO_SMALL, FailureClass.KV_NONE, FailureClass.STATE_SLOTS_TOO_FEW)
+    return (
+        outcome.status is Status.INFEASIBLE
+        and outcome.failure is not None
+        and (
+            outcome.failure.failure_class
+            in (FailureClass.KV_TOO_SMALL, FailureClass.KV_NONE, FailureClass.STATE_SLOTS_TOO_FEW)
+        )
     )

@@ -154,6 +154,7 @@ class Boundary:
         self._failures[cell] += 1
         if self._failures[cell] > self._retries:
             self._proofs.give_up(cell)
+            self._speeds.give_up(cell)
             self._again.pop(cell, None)
         else:
             self._again[cell] = Ask(cell, outcome.purpose, outcome.with_speed)
@@ -163,9 +164,12 @@ class Boundary:
     def _upcoming(self) -> Ask | None:
         if not self._decided:
             wishes = self._wishes() if self._left != 0 else iter(())
-            self._next = next(wishes, None)
+            self._next = next((each for each in wishes if self._may_launch(each.cell)), None)
             self._decided = True
         return self._next
+
+    def _may_launch(self, cell: Cell) -> bool:
+        return cell not in self._out and self._failures[cell] <= self._retries
 
     def _wishes(self) -> Iterator[Ask]:
         view = self._view()
@@ -176,7 +180,7 @@ class Boundary:
             yield from self._second_look(view)
             yield from self._spot_check(view)
             yield from self._speed_check(view)
-        yield from (ask for ask in self._again.values() if ask.cell not in self._out)
+        yield from self._again.values()
 
     def _view(self) -> _View:
         mean, sd = self._beliefs.margins()
@@ -252,17 +256,22 @@ class Boundary:
             return
         score = view.usefulness(view.proofs.open)
         ends = choice.last_in_column(view.mean, view.sd)
-        targets = longest_windows(view.lattice, view.likely, FRONTIER)
+        worth = view.likely & view.lattice.mask(self._speeds.may_measure)
+        targets = longest_windows(view.lattice, worth, FRONTIER)
         for cell in without_speed(targets, FRONTIER, self._speeds, self._out):
+            if cell in self._again:
+                continue
             at = view.lattice.at(cell)
             if view.proofs.works.flat[at] or ends.flat[at] >= _LIKELY_NEEDED:
                 needs = view.proofs.open.flat[at] and score.flat[at] >= _LIKELY_NEEDED
                 yield Ask(cell, Purpose.PROOF if needs else Purpose.SPEED)
 
     def _speed(self, view: _View) -> Iterator[Ask]:
-        targets = longest_windows(view.lattice, view.proofs.works, self._measure)
+        worth = view.proofs.works & view.lattice.mask(self._speeds.may_measure)
+        targets = longest_windows(view.lattice, worth, self._measure)
         for cell in without_speed(targets, self._measure, self._speeds, self._out):
-            yield Ask(cell, Purpose.SPEED)
+            if cell not in self._again:
+                yield Ask(cell, Purpose.SPEED)
 
     def _second_look(self, view: _View) -> Iterator[Ask]:
         allowed = int(_SECOND_LOOKS + _SECOND_LOOKS_SHARE * len(self._lattice.cells))

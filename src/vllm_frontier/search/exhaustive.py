@@ -14,7 +14,7 @@ class Exhaustive:
     """Every cell once; a cell that ended `failed` again, at most `retries` times.
 
     An `interrupted` attempt is no attempt at all: its cell is launched again without using
-    up a retry.
+    up a retry. So is one whose speed was not to be measured, as another search made it.
 
     Args:
         cells: the cells in the order in which they are launched.
@@ -65,8 +65,11 @@ class Exhaustive:
         self._pending.pop(cell, None)
         if status is Status.FAILED:
             self._failures[cell] += 1
-        again = status is Status.INTERRUPTED or (
-            status is Status.FAILED and self._failures[cell] <= self._retries
+        unmeasured = status is Status.MEASURED and not outcome.with_speed
+        again = (
+            unmeasured
+            or status is Status.INTERRUPTED
+            or (status is Status.FAILED and self._failures[cell] <= self._retries)
         )
         if again and cell in self._known:
             self._pending[cell] = None

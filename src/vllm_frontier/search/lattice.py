@@ -7,7 +7,7 @@ share of the card, in which the same has to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,12 @@ class Lattice:
         """A value for each cell, in the order of the grid, as an array; 0 where there is none."""
         result = np.zeros(self.shape)
         result.flat[self._flat] = np.asarray(values, dtype=float)
+        return result
+
+    def mask(self, holds: Callable[[Cell], bool]) -> Mask:
+        """The cells for which something holds."""
+        result = self.nothing()
+        result.flat[self._flat] = [holds(cell) for cell in self.cells]
         return result
 
     def nothing(self) -> Mask:

@@ -17,6 +17,9 @@ from vllm_frontier.search.lattice import Extra
 # overlap either: launches of one cell were seen to differ by a tenth and more.
 SAME_SPEED = 0.15
 
+# A group of which so many cells could not be measured is left without a speed.
+GROUP_FAILURES = 2
+
 Group = tuple[Extra, int, bool]
 
 
@@ -46,10 +49,20 @@ class Speeds:
 
     def __init__(self) -> None:
         self._by_group: dict[Group, dict[Cell, Measured]] = {}
+        self._given_up: dict[Group, set[Cell]] = {}
 
     def add(self, cell: Cell, speed: Speed | None) -> None:
         """A cell was measured."""
         self._by_group.setdefault(group_of(cell), {})[cell] = Measured(cell, speed)
+
+    def give_up(self, cell: Cell) -> None:
+        """Launches of the cell failed for good."""
+        self._given_up.setdefault(group_of(cell), set()).add(cell)
+
+    def may_measure(self, cell: Cell) -> bool:
+        """Whether it is worth trying: not where it failed, nor in a group where two cells did."""
+        failed = self._given_up.get(group_of(cell), set())
+        return cell not in failed and len(failed) < GROUP_FAILURES
 
     def measured(self, cell: Cell) -> bool:
         """Whether the cell itself was."""

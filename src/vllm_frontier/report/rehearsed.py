@@ -1,0 +1,151 @@
+"""What a rehearsal of a sweep came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from vllm_frontier.grid import Cell
+from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.rehearse import Rehearsal
+from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.search.proof import DISAGREEMENT
+from vllm_frontier.spec import SweepSpec
+
+_FEASIBILITY = (Purpose.PROOF, Purpose.AUDIT)
+_MEASURING = (Purpose.SPEED, Purpose.SPEED_CHECK)
+_LISTED_MAX = 12
+
+
+def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
+    """What `rehearse --json` prints.
+
+    Keys: `sweep`, `card`, `search`, `verify`; `cells` (how many the grid has); `launches` (to
+    learn what works, spot checks included), `launches_measure` (made only to measure) and
+    `launches_exhaustive`; `hours` (simulated, of all launches one after another); `boundaries` (the
+    other axes, `max_context_works`, `min_context_fails`, `verified`); `frontier` (the axes of its
+    cells); `wrong_cells` and `inferred_wrong` (launched and inferred cells whose answer is not the
+    card's); `inferred`, `uncertain` (inferred cells that may be wrong) and `uncertain_wrong` (those
+    that are), `failed` (launched, without an answer), `not_reached`; `contradictions` (launches
+    that disagree: `works` asks for at least as much as `fails`).
+    """
+    uncertain, wrong = set(found.uncertain), found.inferred_wrong
+    failed = {
+        each.ask.cell
+        for each in found.launches
+        if each.outcome.status is Status.FAILED and each.ask.cell not in found.answers
+    }
+    return {
+        "sweep": spec.name,
+        "card": spec.card.name,
+        "search": spec.search.strategy,
+        "verify": spec.search.verify,
+        "cells": len(found.truth),
+        "launches": found.count(*_FEASIBILITY),
+        "launches_measure": found.count(*_MEASURING),
+        "launches_exhaustive": len(found.truth),
+        "hours": round(found.seconds / 3600, 2),
+        "boundaries": list(_boundaries(found)),
+        "frontier": [cell.axes() for cell in found.frontier],
+        "wrong_cells": len(found.wrong),
+        "inferred_wrong": len(wrong),
+        "inferred": len(found.knowledge.inferences),
+        "uncertain": len(uncertain),
+        "uncertain_wrong": sum(cell in uncertain for cell in wrong),
+        "failed": len(failed),
+        "not_reached": len(found.truth) - len(found.answers) - len(failed),
+        "contradictions": [
+            {"works": each.works.axes(), "fails": each.fails.axes()}
+            for each in found.knowledge.contradictions
+        ],
+    }
+
+
+def _boundaries(found: Rehearsal) -> Iterator[dict[str, Any]]:
+    disputed = {each.cell for each in found.knowledge.inferences if each.doubt == DISAGREEMENT}
+    columns: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in found.truth:
+        columns.setdefault((cell.extra, cell.depth, cell.graphs, cell.utilization), []).append(cell)
+    for cells in columns.values():
+        cells.sort(key=lambda cell: cell.context)
+        answers = [found.answers.get(cell) for cell in cells]
+        works = [index for index, answer in enumerate(answers) if answer is True]
+        fails = [index for index, answer in enumerate(answers) if answer is False]
+        longest, shortest = max(works, default=-1), min(fails, default=len(cells))
+        sides = {cells[index] for index in (longest, shortest) if 0 <= index < len(cells)}
+        axes = {name: value for name, value in cells[0].axes().items() if name != "context"}
+        yield {
+            **axes,
+            "max_context_works": cells[longest].context if works else None,
+            "min_context_fails": cells[shortest].context if fails else None,
+            # Neighbours in the grid: nothing unknown lies between them, or beyond the only one.
+            "verified": shortest == longest + 1 and not sides & disputed,
+        }
+
+
+def show(spec: SweepSpec, found: Rehearsal, console: Console) -> None:
+    """Print what a rehearsal came to: launches, the map, the frontier, and what was wrong."""
+    told = document(spec, found)
+    console.print(
+        f"[bold]{spec.name}[/] rehearsed on {spec.card.name} (simulated): "
+        f"{told['cells']} cells, search {spec.search.strategy}",
+        soft_wrap=True,
+    )
+    launches, speeds = told["launches"], told["launches_measure"]
+    audits = found.count(Purpose.AUDIT)
+    console.print(
+        f"{launches + speeds} launches instead of {told['launches_exhaustive']}: "
+        f"{launches} to learn what works ({audits} of them to check), {speeds} only to measure; "
+        f"about {told['hours']:g} hours on such a card",
+        soft_wrap=True,
+    )
+    console.print()
+    console.print(grid_map([_sign(found, cell) for cell in found.truth], "Grid (simulated)"))
+    console.print(Text("\nFrontier (simulated)", style="bold"))
+    for cell in found.frontier:
+        console.print(f"  {cell.label()}  {found.speeds[cell]:.1f} tokens/s", soft_wrap=True)
+    console.print()
+    for line in _verdict(told):
+        console.print(line, soft_wrap=True)
+
+
+def _sign(found: Rehearsal, cell: Cell) -> dict[str, Any]:
+    """A cell as the grid map wants it."""
+    inferred = {each.cell: each.failure_class for each in found.knowledge.inferences}
+    status = ""
+    if cell in inferred:
+        status = Status.INFERRED.value
+    elif cell in found.answers:
+        status = found.status[cell].value
+    elif cell in found.status:
+        status = Status.FAILED.value
+    extra = dict(cell.extra)
+    return {
+        **cell.axes(),
+        "extra_axes": sorted(extra),
+        "status": status,
+        "failure_class": inferred.get(cell),
+    }
+
+
+def _verdict(told: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"Against the card: {told['wrong_cells']} launched cells are wrong, and of "
+        f"{told['inferred']} inferred ones {told['inferred_wrong']}."
+    )
+    if told["inferred_wrong"]:
+        yield f"Of these {told['uncertain_wrong']} are among the cells said to be uncertain."
+    if told["failed"] or told["not_reached"]:
+        yield f"{told['failed']} cells failed, {told['not_reached']} were not reached."
+    for each in told["contradictions"][:_LISTED_MAX]:
+        yield f"Not monotone: {_axes(each['works'])} works, {_axes(each['fails'])} does not."
+    more = len(told["contradictions"]) - _LISTED_MAX
+    if more > 0:
+        yield f"... and {more} more."
+
+
+def _axes(axes: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in axes.items())
