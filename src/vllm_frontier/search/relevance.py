@@ -25,12 +25,18 @@ def relevant(lattice: Lattice, works: Mask, speeds: Speeds) -> Mask:
     points = lattice.points
     beaten = lattice.nothing()
     for cell in _leading(lattice, works & np.isfinite(speed), speed):
-        same_place = (points.context == cell.context) & (points.utilization == cell.utilization)
+        fastest = float(speed.flat[lattice.at(cell)])
         beaten |= (
             (points.context <= cell.context)
             & (points.utilization >= cell.utilization)
-            & ((1 - TIE) * speed <= speed.flat[lattice.at(cell)])
-            & ~(same_place & (points.depth < cell.depth))
+            & ((1 - TIE) * speed <= fastest)
+            # Of equals in one place the shallowest leads.
+            & ~(
+                (points.context == cell.context)
+                & (points.utilization == cell.utilization)
+                & (points.depth < cell.depth)
+                & (speed >= (1 - TIE) * fastest)
+            )
         )
     return lattice.exists & ~beaten
 
