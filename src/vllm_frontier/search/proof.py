@@ -36,6 +36,7 @@ _BY_SHARE = frozenset(
     {FailureClass.KV_TOO_SMALL, FailureClass.KV_NONE, FailureClass.STATE_SLOTS_TOO_FEW}
 )
 _FAR = np.iinfo(np.int64).max
+_FARTHER = 1 << 20  # more steps than any grid has
 
 MONOTONY = "presumes that nothing but memory decides"
 DISAGREEMENT = "launches near it disagree"
@@ -177,6 +178,9 @@ class Proofs:
             return
         self._stale = False
         lattice = self.lattice
+        worked = {each.cell for each in self._working()}
+        self._launched_works = lattice.mask(worked.__contains__)
+        self._works_elsewhere = [cell for cell in worked if cell not in lattice]
         by_work, by_refusal = lattice.nothing(), lattice.nothing()
         granted = self._granted()
         self._work_scopes = {
@@ -233,13 +237,25 @@ class Proofs:
         One that is not vLLM's own arithmetic proves nothing before: anything may have been the
         matter.
         """
-        others = [each for each in self._evidence.values() if each.cell != refusal.cell]
-        return any(_second(refusal, each) for each in others) and not any(
-            holds_for(refusal, each.cell) for each in others if each.works
+        alike = (
+            each
+            for each in self._evidence.values()
+            if each.failure_class is refusal.failure_class and each.cell != refusal.cell
         )
+        self._settle()
+        return any(_second(refusal, each) for each in alike) and not self._against(refusal)
+
+    def _against(self, refusal: Evidence) -> list[Cell]:
+        """Launched cells that work, and would not if the refusal held for all it speaks for."""
+        here = self._launched_works & speaks_for(refusal, self.lattice.points)
+        return [
+            *(self.lattice.chosen(here) if here.any() else ()),
+            *(cell for cell in self._works_elsewhere if holds_for(refusal, cell)),
+        ]
 
     def isolated(self) -> list[Cell]:
         """Refused launches that are no arithmetic, and that no other launch speaks for."""
+        self._settle()
         sure = [
             each
             for each in self._refusing()
@@ -248,13 +264,15 @@ class Proofs:
         return [
             each.cell
             for each in self._refusing()
-            if each not in sure and not any(holds_for(other, each.cell) for other in sure)
+            if each.failure_class not in ARITHMETIC
+            and each not in sure
+            and not any(holds_for(other, each.cell) for other in sure)
         ]
 
     def _disagreeing(self) -> tuple[Contradiction, ...]:
         found = []
         for refusal in self._refusing():
-            against = [each.cell for each in self._working() if holds_for(refusal, each.cell)]
+            against = self._against(refusal)
             if against:
                 near = min(against, key=lambda cell: _steps(refusal.cell, cell))
                 found.append(Contradiction(works=near, fails=refusal.cell))
@@ -270,7 +288,10 @@ class Proofs:
         evidence = self.evidence
         for index, each in enumerate(evidence):
             scopes = self._work_scopes if each.works else self._refusal_scopes
-            distance = np.where(scopes[each.cell], lattice.distance(each.cell), _FAR)
+            # Where launches agree, firm evidence is named before any other.
+            firm = each.failure_class in ARITHMETIC
+            steps = lattice.distance(each.cell) + (0 if firm else _FARTHER) * ~self._disputed
+            distance = np.where(scopes[each.cell], steps, _FAR)
             closer = distance < nearest
             nearest[closer], number[closer] = distance[closer], index
         return Knowledge(
