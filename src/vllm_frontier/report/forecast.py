@@ -13,9 +13,8 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.history import LaunchTimes, launch_times
 from vllm_frontier.identity import identify
 from vllm_frontier.memory import Figure, MemoryModel, MemoryPrior, Prediction, vague_prior
-from vllm_frontier.outcome import Outcome, Purpose, Speed, Status
+from vllm_frontier.outcome import Outcome, Status
 from vllm_frontier.search import Ask, create_search, dry_run, infer
-from vllm_frontier.search.speeds import assumed_speed
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import by_end
 from vllm_frontier.store.sweep_store import SweepStore
@@ -88,8 +87,7 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     predictions = {
         cell: Prediction(float(mean[at]), float(sd[at]), basis) for at, cell in enumerate(cells)
     }
-    alike = _with_assumed_speeds(told)
-    asks = dry_run(create_search(spec, prior), model, alike)
+    asks = dry_run(create_search(spec, prior), model, told)
     times = launch_times(spec, prior, outputs)
     seconds = [
         times.seconds(
@@ -102,7 +100,7 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     kept = _within(seconds, spec.search.max_hours)
     # Within the hours there is no time for more.
     others = [
-        kept if kept < len(asks) else each for each in _elsewhere(spec, prior, alike, len(asks))
+        kept if kept < len(asks) else each for each in _elsewhere(spec, prior, told, len(asks))
     ]
     return Forecast(
         told=told,
@@ -118,23 +116,6 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
         basis=basis,
         times=times,
     )
-
-
-def _with_assumed_speeds(told: Told) -> Told:
-    """Earlier attempts with the speeds that are assumed of those to come.
-
-    Else a search would find that speeds do not hold for other windows, before anybody looked.
-    """
-    if any(outcome.purpose is Purpose.SPEED_CHECK for _, outcome in told):
-        return told  # somebody did
-    alike = []
-    for cell, outcome in told:
-        speed = outcome.speed
-        if speed is not None:
-            figure = assumed_speed(cell.depth, cell.graphs)
-            speed = Speed(figure, figure, figure)
-        alike.append((cell, replace(outcome, speed=speed)))
-    return alike
 
 
 def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told, expected: int) -> list[int]:

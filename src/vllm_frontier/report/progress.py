@@ -41,6 +41,7 @@ class ProgressDisplay:
         self._planned = 0
         self._known = 0
         self._launches_left = 0
+        self._infers = False  # whether cells come to be known without a launch of their own
         self._walls: list[float] = []
         self._running: dict[Cell, tuple[float, str]] = {}
 
@@ -57,9 +58,10 @@ class ProgressDisplay:
     def began(self, *, planned: int, done: int, resumed: bool, outside: int, folder: Path) -> None:
         """The sweep starts or goes on."""
         self._planned = planned
+        self._notice_inference()
         word = "Resuming" if resumed else "Starting"
         known = f", {max(done, self._known)} of them done already" if resumed else ""
-        expected = f", about {self._launches_left} launches expected" if self._infers() else ""
+        expected = f", about {self._launches_left} launches expected" if self._infers else ""
         self._console.print(
             f"{word} {planned} cells{known}{expected}; results in {folder}", soft_wrap=True
         )
@@ -73,6 +75,10 @@ class ProgressDisplay:
     def outlook(self, known: int, launches_left: int) -> None:
         """So many cells have an answer, and so many launches are yet expected."""
         self._known, self._launches_left = known, launches_left
+        self._notice_inference()
+
+    def _notice_inference(self) -> None:
+        self._infers |= self._planned > 0 and self._launches_left != self._planned - self._known
 
     def attempt_began(self, cell: Cell, number: int) -> None:
         """A cell is being launched."""
@@ -117,7 +123,7 @@ class ProgressDisplay:
     def _how_far(self) -> list[str]:
         """Cells first; launches, too, where they are not the same."""
         words = [f"{self._known}/{self._planned} cells"]
-        if self._infers():
+        if self._infers:
             words[0] += " known"
             made = len(self._walls)
             words.append(f"launch {made} of about {made + self._launches_left}")
@@ -126,10 +132,6 @@ class ProgressDisplay:
             told = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
             words.append(f"{told} left")
         return words
-
-    def _infers(self) -> bool:
-        """Whether cells come to be known without a launch of their own."""
-        return self._launches_left != self._planned - self._known
 
     def _seconds_left(self) -> float:
         if not self._walls:

@@ -22,7 +22,7 @@ from vllm_frontier.search import Search
 from vllm_frontier.signals import Signals
 from vllm_frontier.trial.plan import Listener, Plan
 
-HANDLERS_BACK_S = 0.02
+HANDLERS_BACK_S = 0.002
 
 
 def run(search: Search, plan: Plan, listener: Listener) -> None:

@@ -8,7 +8,7 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.memory import MemoryModel
 from vllm_frontier.outcome import Failure, FailureClass, Outcome, Phase, Speed, Status
 from vllm_frontier.search.protocol import Ask, Search
-from vllm_frontier.search.speeds import assumed_speed
+from vllm_frontier.search.speeds import Speeds, assumed_speed, group_of
 
 
 def dry_run(
@@ -24,16 +24,19 @@ def dry_run(
     Returns:
         The launches in order.
     """
+    speeds = Speeds()
     for cell, outcome in told:
         search.tell(cell, outcome)
+        speeds.add(cell, outcome.speed)
     asked = []
     while (ask := search.ask()) is not None:
         asked.append(ask)
-        search.tell(ask.cell, _expected(model, ask))
+        known = speeds.of(group_of(ask.cell))
+        search.tell(ask.cell, _expected(model, ask, known))
     return asked
 
 
-def _expected(model: MemoryModel, ask: Ask) -> Outcome:
+def _expected(model: MemoryModel, ask: Ask, known_speed: float | None) -> Outcome:
     facts = model.imagined_facts(ask.cell)
     if model.predict(ask.cell).margin_gib < 0:
         why = FailureClass.KV_NONE if (facts.kv_available_gib or 0) < 0 else None
@@ -46,7 +49,7 @@ def _expected(model: MemoryModel, ask: Ask) -> Outcome:
             purpose=ask.purpose,
             with_speed=ask.with_speed,
         )
-    speed = assumed_speed(ask.cell.depth, ask.cell.graphs)
+    speed = known_speed or assumed_speed(ask.cell.depth, ask.cell.graphs)
     return Outcome(
         Status.MEASURED,
         Phase.STOP,
