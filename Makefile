@@ -2,12 +2,14 @@
 #
 #   PYTHON=python3.12         another interpreter (3.11 or later)
 #   BACKEND=cpu|gpu           vLLM's CPU or CUDA build; found out by itself
+#   WORKERS=1                 tests at a time (2; most of them wait)
 #   TORCH_INDEX=URL           where pip looks for PyTorch, such as PyTorch's own CPU index
 #                             (without it, some machines download a CUDA build of 3 GB)
 PYTHON ?= python3
 VENV ?= .venv
 BACKEND ?= $(shell test -e /dev/nvidiactl -o -e /dev/dxg && echo gpu || echo cpu)
 TORCH_INDEX ?=
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(BACKEND)
@@ -33,7 +35,7 @@ lint: $(READY)  ## Check style and types.
 	@$(BIN)/mypy
 
 test: lint  ## Check style and types, then run all tests.
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 clean:  ## Remove .venv and caches; results in outputs/ stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

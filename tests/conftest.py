@@ -1,0 +1,20 @@
+"""How tests are spread over workers when they run side by side (`pytest -n 2 --dist loadgroup`).
+
+What shares a costly fixture stays together, and at most one test at a time launches real vLLM:
+each launch alone keeps every core busy.
+"""
+
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(FOLDER).parts[0]
+        if folder == "unit":
+            continue
+        group = item.path.stem if folder == "integration" else folder
+        item.add_marker(pytest.mark.xdist_group(group))
