@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(FOLDER).parts[0]
-        if folder == "unit":
-            continue
-        group = item.path.stem if folder == "integration" else folder
-        item.add_marker(pytest.mark.xdist_group(group))
+        if folder == "integration":
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif folder in ("engine", "kills"):
+            item.add_marker(pytest.mark.xdist_group(folder))
