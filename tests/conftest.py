@@ -16,5 +16,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(FOLDER).parts[0]
         if folder == "integration":
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        elif folder in ("engine", "kills"):
+        elif folder != "unit":
             item.add_marker(pytest.mark.xdist_group(folder))
