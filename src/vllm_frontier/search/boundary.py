@@ -245,7 +245,7 @@ class Boundary:
     @property
     def _measure(self) -> str:
         """Where speed is measured: everywhere, once it turned out to depend on more."""
-        return ALL if self._speeds.unequal() is not None else self._spec.measure
+        return ALL if self._speeds.depends() else self._spec.measure
 
     def _early_speeds(self, view: _View) -> Iterator[Ask]:
         """Which cells the frontier can rest on depends on speeds, so they come first.
@@ -285,15 +285,20 @@ class Boundary:
             cell = audit.least_certain(view.proofs, leading, view.mean, view.sd, self._spec.seed)
             if cell is not None:
                 group = group_of(cell)
-                compares = self._speeds.compared() is None and self._speeds.of(group) is not None
+                compares = not self._speeds.compared() and self._speeds.of(group) is not None
                 yield Ask(cell, Purpose.AUDIT, with_speed=compares)
 
     def _speed_check(self, view: _View) -> Iterator[Ask]:
-        """One cell more, where nothing has shown yet that windows and shares do not matter."""
-        if self._speeds.compared() is None:
-            cell = audit.second_speed(view.lattice, view.proofs.works, self._speeds)
-            if cell is not None:
-                yield Ask(cell, Purpose.SPEED_CHECK)
+        """One cell more, where nothing has shown yet that windows and shares do not matter.
+
+        Where they seem to matter, both cells again: all are measured only if that holds.
+        """
+        for cell in self._speeds.in_doubt():
+            yield Ask(cell, Purpose.SPEED_CHECK)
+        if not self._speeds.compared():
+            second = audit.second_speed(view.lattice, view.proofs.works, self._speeds)
+            if second is not None:
+                yield Ask(second, Purpose.SPEED_CHECK)
 
     def _expected(self) -> int:
         """About how many launches are left."""

@@ -6,7 +6,8 @@ are the same: a group of cells with the same depth, graphs and further axes has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vllm_frontier.grid import Cell
@@ -38,10 +39,16 @@ def assumed_speed(depth: int, graphs: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A cell and how fast it was; None where it was measured without a figure."""
+    """A cell, how often it was launched for its speed, and how fast those were with a figure."""
 
     cell: Cell
-    speed: Speed | None
+    launches: int = 0
+    speeds: tuple[Speed, ...] = ()
+
+    @property
+    def decode_tok_s(self) -> float | None:
+        """The median of its launches, tokens/s."""
+        return statistics.median(each.decode_tok_s for each in self.speeds) if self.speeds else None
 
 
 class Speeds:
@@ -53,7 +60,10 @@ class Speeds:
 
     def add(self, cell: Cell, speed: Speed | None) -> None:
         """A cell was measured."""
-        self._by_group.setdefault(group_of(cell), {})[cell] = Measured(cell, speed)
+        known = self._by_group.setdefault(group_of(cell), {})
+        before = known.get(cell, Measured(cell))
+        figures = before.speeds if speed is None else (*before.speeds, speed)
+        known[cell] = Measured(cell, before.launches + 1, figures)
 
     def give_up(self, cell: Cell) -> None:
         """Launches of the cell failed for good."""
@@ -70,40 +80,47 @@ class Speeds:
 
     def of(self, group: Group) -> float | None:
         """The speed of a group, tokens/s: that of its longest window, then smallest share."""
-        known = [each for each in self._by_group.get(group, {}).values() if each.speed is not None]
+        known = self._with_figure(group)
         if not known:
             return None
-        longest = min(known, key=lambda each: (-each.cell.context, each.cell.utilization))
-        return longest.speed.decode_tok_s if longest.speed is not None else None
+        return min(known, key=lambda each: (-each.cell.context, each.cell.utilization)).decode_tok_s
 
     def groups(self) -> Iterator[tuple[Group, tuple[Measured, ...]]]:
         """What was measured, by group."""
         for group, known in self._by_group.items():
             yield group, tuple(known.values())
 
-    def compared(self) -> tuple[Cell, Cell] | None:
-        """Two cells of one group that were measured; None as long as there are none."""
-        for known in self._by_group.values():
-            with_speed = [each.cell for each in known.values() if each.speed is not None]
-            if len(with_speed) > 1:
-                return with_speed[0], with_speed[1]
-        return None
+    def compared(self) -> bool:
+        """Whether two cells of one group were measured."""
+        return any(len(self._with_figure(group)) > 1 for group in self._by_group)
 
-    def unequal(self) -> tuple[Cell, Cell] | None:
-        """Two cells of a group that are not equally fast; None where there are none."""
-        for known in self._by_group.values():
-            found = _unequal([each for each in known.values() if each.speed is not None])
-            if found is not None:
-                return found
-        return None
+    def in_doubt(self) -> list[Cell]:
+        """Cells to launch again before their difference is believed.
+
+        Launches of one cell differ, too: two of a group count as different once both were
+        launched twice and do not overlap.
+        """
+        for group in self._by_group:
+            pair = _apart(self._with_figure(group))
+            if pair:
+                return [each.cell for each in pair if each.launches < 2]
+        return []
+
+    def depends(self) -> bool:
+        """Whether speed turned out to depend on the window or the share of the card."""
+        pairs = (_apart(self._with_figure(group)) for group in self._by_group)
+        return any(pair and all(each.launches > 1 for each in pair) for pair in pairs)
+
+    def _with_figure(self, group: Group) -> list[Measured]:
+        return [each for each in self._by_group.get(group, {}).values() if each.speeds]
 
 
-def _unequal(known: Iterable[Measured]) -> tuple[Cell, Cell] | None:
-    by_speed = sorted(known, key=lambda each: each.speed.decode_tok_s if each.speed else 0.0)
+def _apart(known: Sequence[Measured]) -> tuple[Measured, ...]:
+    """The slowest and the fastest of a group where they are not equally fast, else nothing."""
+    by_speed = sorted(known, key=lambda each: each.decode_tok_s or 0.0)
     if len(by_speed) < 2:
-        return None
+        return ()
     slow, fast = by_speed[0], by_speed[-1]
-    if slow.speed is None or fast.speed is None:
-        return None
-    apart = fast.speed.decode_tok_s > (1 + SAME_SPEED) * slow.speed.decode_tok_s
-    return (slow.cell, fast.cell) if apart and slow.speed.high < fast.speed.low else None
+    far = (fast.decode_tok_s or 0.0) > (1 + SAME_SPEED) * (slow.decode_tok_s or 0.0)
+    overlap = max(each.high for each in slow.speeds) >= min(each.low for each in fast.speeds)
+    return (slow, fast) if far and not overlap else ()
