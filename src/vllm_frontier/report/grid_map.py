@@ -45,11 +45,7 @@ class GridMap:
             if extra:
                 yield Text(" ".join(f"{name}={value}" for name, value in extra))
             yield from self._blocks(group, options.max_width, used)
-        yield Text("  ").join(
-            Text.assemble((sign, style), f" {words}")
-            for kind, (sign, words, style) in _SIGNS.items()
-            if kind in used
-        )
+        yield from _legend(used, options.max_width)
 
     def _by_extra(
         self,
@@ -96,6 +92,20 @@ def grid_map(cells: Sequence[Mapping[str, Any]], heading: str) -> GridMap:
         heading: the line above it.
     """
     return GridMap(cells, heading)
+
+
+def _legend(used: Mapping[str, None], width: int) -> Iterator[Text]:
+    """What the signs mean; a line ends between two of them."""
+    line = Text()
+    for kind, (sign, words, style) in _SIGNS.items():
+        if kind not in used:
+            continue
+        entry = Text.assemble((sign, style), f" {words}")
+        if line and len(line) + 2 + len(entry) > width:
+            yield line
+            line = Text()
+        line = Text("  ").join([line, entry]) if line else entry
+    yield line
 
 
 def _kind(cell: Mapping[str, Any] | None) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_frontier.grid import Cell
+from vllm_frontier.report.durations import about
 from vllm_frontier.report.forecast import DEVIATIONS_90, Forecast, make_forecast
 from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.spec import SweepSpec
@@ -18,6 +19,10 @@ from vllm_frontier.spec import SweepSpec
 WORKS, DOES_NOT_FIT = "works", "does not fit"
 _LISTED_MAX = 30  # launches in the terminal; --json has all
 _CERTAIN = 0.99
+_PURPOSES = (
+    "proof: does it work? speed: how fast is it? audit: is what was inferred true? "
+    "speed check: does speed depend on window or utilization?"
+)
 
 
 def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]:
@@ -146,12 +151,14 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
     if plan["launch_order"]:
         console.print()
         console.print(_launch_table(plan))
+        if plan["search"] == "boundary":
+            console.print(_PURPOSES, style="dim")
     if _is_predicted(plan):
         console.print()
         console.print(grid_map(_signs(plan), "Expected (# x launched, + - to be inferred)"))
     console.print()
     for line in _closing(plan):
-        console.print(line, soft_wrap=True)
+        console.print(line)
 
 
 def _launches(plan: Mapping[str, Any]) -> str:
@@ -159,7 +166,9 @@ def _launches(plan: Mapping[str, Any]) -> str:
     word = "launch" if count == 1 else "launches"
     if plan["search"] == "exhaustive":
         return f"{count} {word}"
-    wide = f" ({span['low']} to {span['high']})" if span["low"] < span["high"] else ""
+    # Where nothing is known of the model, any number of launches may do: no range to speak of.
+    ranged = _is_predicted(plan) and span["low"] < span["high"]
+    wide = f" ({span['low']} to {span['high']})" if ranged else ""
     more = " more" if plan["attempts_done"] else ""
     return f"about {count}{more} {word}{wide} instead of {plan['launches_exhaustive']}"
 
@@ -242,7 +251,7 @@ def _closing(plan: Mapping[str, Any]) -> Iterator[str]:
     if not plan["launch_order"]:
         yield "Nothing is left to launch."
     else:
-        yield f"Expected time: {_duration(plan['seconds_expected'])} ({plan['seconds_basis']})."
+        yield f"Expected time: {about(plan['seconds_expected'])} ({plan['seconds_basis']})."
     if plan["launches_cut"]:
         yield f"Beyond search.max_hours: {plan['launches_cut']} launches, which are left out here."
     if _is_predicted(plan):
@@ -253,16 +262,10 @@ def _closing(plan: Mapping[str, Any]) -> Iterator[str]:
             if plan["engine"] == "simulated"
             else ("the model's files are not on this machine")
         )
-        yield f"No predictions: {why}, and nothing was launched yet."
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"about {max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"about {minutes} min"
-    return f"about {minutes // 60} h {minutes % 60:02} min"
+        guess = " So launches and their number are a guess." if plan["search"] == "boundary" else ""
+        yield f"No predictions: {why}, and nothing was launched yet.{guess}"
+        if plan["engine"] == "simulated":
+            yield "`vllm-frontier rehearse` with the same arguments runs the search on that card."
 
 
 def _text(value: Any) -> str:

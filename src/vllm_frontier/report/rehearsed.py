@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.text import Text
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.outcome import FailureClass, Purpose, Status
 from vllm_frontier.rehearse import Rehearsal
+from vllm_frontier.report.durations import about
 from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.search.proof import DISAGREEMENT
-from vllm_frontier.spec import SweepSpec
+from vllm_frontier.spec import SearchSpec, SweepSpec
 
 _FEASIBILITY = (Purpose.PROOF, Purpose.AUDIT)
 _MEASURING = (Purpose.SPEED, Purpose.SPEED_CHECK)
@@ -90,31 +91,43 @@ def show(spec: SweepSpec, found: Rehearsal, console: Console) -> None:
     """Print what a rehearsal came to: launches, the map, the frontier, and what was wrong."""
     told = document(spec, found)
     console.print(
-        f"[bold]{spec.name}[/] rehearsed on {spec.card.name} (simulated): "
-        f"{told['cells']} cells, search {spec.search.strategy}",
+        f"[bold]{spec.name}[/] (simulated): {told['cells']} cells, search {spec.search.strategy}",
         soft_wrap=True,
     )
-    launches, speeds = told["launches"], told["launches_measure"]
-    audits = found.count(Purpose.AUDIT)
-    console.print(
-        f"{launches + speeds} launches instead of {told['launches_exhaustive']}: "
-        f"{launches} to learn what works ({audits} of them to check), {speeds} only to measure; "
-        f"about {told['hours']:g} hours on such a card",
-        soft_wrap=True,
-    )
+    for line in _launches(told, found.count(Purpose.AUDIT), found.seconds):
+        console.print(line, soft_wrap=True)
     console.print()
-    console.print(grid_map([_sign(found, cell) for cell in found.truth], "Grid (simulated)"))
+    console.print(grid_map(_signs(found), "Grid (simulated)"))
     console.print(Text("\nFrontier (simulated)", style="bold"))
     for cell in found.frontier:
         console.print(f"  {cell.label()}  {found.speeds[cell]:.1f} tokens/s", soft_wrap=True)
     console.print()
-    for line in _verdict(told):
-        console.print(line, soft_wrap=True)
+    for line in _verdict(told, spec.search):
+        console.print(line)
 
 
-def _sign(found: Rehearsal, cell: Cell) -> dict[str, Any]:
-    """A cell as the grid map wants it."""
+def _launches(told: Mapping[str, Any], audits: int, seconds: float) -> Iterator[str]:
+    """How many launches it took, what for, and how long they would take."""
+    made = told["launches"] + told["launches_measure"]
+    every = told["launches_exhaustive"]
+    saved = f" instead of {every}" if made < every else ""
+    yield f"Rehearsed on {told['card']}: {made} launches{saved}, {about(seconds)}:"
+    checks = f" ({audits} of them spot checks)" if audits else ""
+    yield (
+        f"{told['launches']} to learn what works{checks}, "
+        f"{told['launches_measure']} only to measure speed."
+    )
+
+
+def _signs(found: Rehearsal) -> list[dict[str, Any]]:
+    """The cells as the grid map wants them."""
     inferred = {each.cell: each.failure_class for each in found.knowledge.inferences}
+    return [_sign(found, cell, inferred) for cell in found.truth]
+
+
+def _sign(
+    found: Rehearsal, cell: Cell, inferred: Mapping[Cell, FailureClass | None]
+) -> dict[str, Any]:
     status = ""
     if cell in inferred:
         status = Status.INFERRED.value
@@ -131,20 +144,31 @@ def _sign(found: Rehearsal, cell: Cell) -> dict[str, Any]:
     }
 
 
-def _verdict(told: Mapping[str, Any]) -> Iterator[str]:
+def _verdict(told: Mapping[str, Any], search: SearchSpec) -> Iterator[str]:
+    wrong, inferred = told["inferred_wrong"], told["inferred"]
+    launched = told["cells"] - inferred - told["not_reached"] - told["failed"]
     yield (
-        f"Against the card: {told['wrong_cells']} launched cells are wrong, and of "
-        f"{told['inferred']} inferred ones {told['inferred_wrong']}."
+        f"Compared with the card: {told['wrong_cells']} of {launched} launched and "
+        f"{wrong} of {inferred} inferred cells are wrong."
     )
-    if told["inferred_wrong"]:
-        yield f"Of these {told['uncertain_wrong']} are among the cells said to be uncertain."
-    if told["failed"] or told["not_reached"]:
-        yield f"{told['failed']} cells failed, {told['not_reached']} were not reached."
+    if wrong:
+        yield f"Of these, {told['uncertain_wrong']} are among the cells said to be uncertain."
+    if told["failed"]:
+        yield f"{told['failed']} cells failed."
+    if told["not_reached"]:
+        yield f"{told['not_reached']} cells have no answer: {_why_open(search)}."
     for each in told["contradictions"][:_LISTED_MAX]:
         yield f"Not monotone: {_axes(each['works'])} works, {_axes(each['fails'])} does not."
     more = len(told["contradictions"]) - _LISTED_MAX
     if more > 0:
         yield f"... and {more} more."
+
+
+def _why_open(search: SearchSpec) -> str:
+    limited = search.max_hours is not None or search.max_launches is not None
+    if search.verify == "frontier" and not limited:
+        return "the frontier does not rest on them"
+    return "the search ended before"
 
 
 def _axes(axes: Mapping[str, Any]) -> str:
