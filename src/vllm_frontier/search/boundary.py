@@ -147,7 +147,9 @@ class Boundary:
         self._failures.pop(found.cell, None)
         if outcome.purpose is Purpose.AUDIT:
             self._audited.add(found.cell)
-        if found.works and outcome.with_speed and found.cell in self._lattice:
+        if not found.works:
+            self._speeds.forget(found.cell)
+        elif outcome.with_speed and found.cell in self._lattice:
             self._speeds.add(found.cell, outcome.speed)
 
     def _note_failure(self, cell: Cell, outcome: Outcome) -> None:

@@ -65,6 +65,10 @@ class Speeds:
         figures = before.speeds if speed is None else (*before.speeds, speed)
         known[cell] = Measured(cell, before.launches + 1, figures)
 
+    def forget(self, cell: Cell) -> None:
+        """The cell turned out not to work."""
+        self._by_group.get(group_of(cell), {}).pop(cell, None)
+
     def give_up(self, cell: Cell) -> None:
         """Launches of the cell failed for good."""
         self._given_up.setdefault(group_of(cell), set()).add(cell)
