@@ -145,7 +145,8 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
     if plan["attempts_done"]:
         console.print(
             f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, with which "
-            f"{plan['cells_done']} cells have their answer. What is left:",
+            f"{plan['cells_done']} cells have their answer."
+            + (" What is left:" if plan["launch_order"] else ""),
             soft_wrap=True,
         )
     if plan["launch_order"]:
@@ -163,6 +164,8 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
 
 def _launches(plan: Mapping[str, Any]) -> str:
     count, span = plan["launches_expected"], plan["launches_range"]
+    if not count:
+        return "nothing left to launch"
     word = "launch" if count == 1 else "launches"
     if plan["search"] == "exhaustive":
         return f"{count} {word}"
@@ -248,9 +251,7 @@ def _signs(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _closing(plan: Mapping[str, Any]) -> Iterator[str]:
-    if not plan["launch_order"]:
-        yield "Nothing is left to launch."
-    else:
+    if plan["launch_order"]:
         yield f"Expected time: {about(plan['seconds_expected'])} ({plan['seconds_basis']})."
     if plan["launches_cut"]:
         yield f"Beyond search.max_hours: {plan['launches_cut']} launches, which are left out here."
