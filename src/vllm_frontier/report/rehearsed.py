@@ -18,7 +18,7 @@ from vllm_frontier.spec import SearchSpec, SweepSpec
 
 _FEASIBILITY = (Purpose.PROOF, Purpose.AUDIT)
 _MEASURING = (Purpose.SPEED, Purpose.SPEED_CHECK)
-_LISTED_MAX = 12
+_LISTED_MAX = 6
 
 
 def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
@@ -152,16 +152,19 @@ def _verdict(told: Mapping[str, Any], search: SearchSpec) -> Iterator[str]:
         f"{wrong} of {inferred} inferred cells are wrong."
     )
     if wrong:
-        yield f"Of these, {told['uncertain_wrong']} are among the cells said to be uncertain."
+        yield f"Of the wrong inferred ones, said to be uncertain: {told['uncertain_wrong']}."
     if told["failed"]:
         yield f"{told['failed']} cells failed."
     if told["not_reached"]:
         yield f"{told['not_reached']} cells have no answer: {_why_open(search)}."
+    if told["contradictions"]:
+        yield "Not monotone: refused, though what asks for more works"
     for each in told["contradictions"][:_LISTED_MAX]:
-        yield f"Not monotone: {_axes(each['works'])} works, {_axes(each['fails'])} does not."
+        yield f"  refused  {_label(each['fails'])}"
+        yield f"  works    {_label(each['works'])}"
     more = len(told["contradictions"]) - _LISTED_MAX
     if more > 0:
-        yield f"... and {more} more."
+        yield f"  and {more} more; see --json."
 
 
 def _why_open(search: SearchSpec) -> str:
@@ -171,5 +174,9 @@ def _why_open(search: SearchSpec) -> str:
     return "the search ended before"
 
 
-def _axes(axes: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in axes.items())
+def _label(axes: Mapping[str, Any]) -> str:
+    """A cell of the document, as `Cell.label` has it."""
+    built_in = {"depth", "context", "graphs", "utilization"}
+    extra = tuple((name, value) for name, value in axes.items() if name not in built_in)
+    cell = Cell(axes["depth"], axes["context"], axes["graphs"], axes["utilization"], extra)
+    return cell.label()
