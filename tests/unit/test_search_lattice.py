@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_under_test import SMALL, asks_no_less
 
@@ -55,6 +55,7 @@ def test_values_by_cell_come_back_by_cell() -> None:
     assert [cell.context for cell in lattice.chosen(deep)] == [100] * 4
 
 
+@settings(deadline=None)
 @given(cell=any_cell)
 def test_what_asks_no_more_is_that_of_every_pair(cell: Cell) -> None:
     lattice = Lattice(HOLED.cells())
@@ -69,6 +70,7 @@ def test_what_asks_no_more_is_that_of_every_pair(cell: Cell) -> None:
     }
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_extremes_and_counts_are_those_of_every_pair(data: st.DataObject) -> None:
     cells = Grid((0, 1), (1, 2, 3), (False, True), (0.9, 0.8)).cells()

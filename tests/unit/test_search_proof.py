@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_under_test import (
     CARD_GIB,
@@ -313,6 +313,7 @@ memories = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(memory=memories, seed=st.integers(0, 1 << 30), count=st.integers(1, 12))
 def test_what_follows_from_any_launches_is_true(memory: Memory, seed: int, count: int) -> None:
     launched = random.Random(seed).sample(SMALL.cells(), count)
@@ -325,6 +326,7 @@ def test_what_follows_from_any_launches_is_true(memory: Memory, seed: int, count
         assert (each.doubt is None) == (each.failure_class in FIRM)
 
 
+@settings(deadline=None)
 @given(
     memory=memories,
     seed=st.integers(0, 1 << 30),
