@@ -171,7 +171,7 @@ def test_a_finished_sweep_needs_nothing(tmp_path: Path) -> None:
     found = plan(tmp_path, *SIMULATED)
     assert (found["launches"], found["seconds_expected"]) == (0, 0)
     assert found["cells_done"] == found["n_cells"]
-    assert "nothing left to launch" in text(tmp_path, *SIMULATED)[0]
+    assert "nothing left to launch" in text(tmp_path, *SIMULATED)[1]
 
 
 def test_another_sweep_in_the_folder_does_not_count(tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
     """Print the plan: axes, launches in order, and what is expected of the whole grid."""
     plan = document(spec, outputs)
     console.print(
-        f"[bold]{plan['sweep']}[/]: {plan['model']} on {plan['card']} ({plan['engine']}), "
-        f"{plan['n_cells']} cells, {_launches(plan)}",
+        f"[bold]{plan['sweep']}[/]: {plan['model']} on {plan['card']} ({plan['engine']})",
         soft_wrap=True,
     )
+    console.print(f"{plan['n_cells']} cells, {_launches(plan)}")
     for name, values in plan["axes"].items():
         console.print(f"  {name:<12} {', '.join(_text(value) for value in values)}")
     if plan["attempts_done"]:
