@@ -35,7 +35,7 @@ lint: $(READY)  ## Check style and types.
 	@$(BIN)/mypy
 
 test: lint  ## Check style and types, then run all tests.
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n $(WORKERS)
 
 clean:  ## Remove .venv and caches; results in outputs/ stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,21 +1,31 @@
-"""How tests are spread over workers when they run side by side (`pytest -n 2 --dist loadgroup`).
+"""How tests are spread over workers when they run side by side (`pytest -n 2`).
 
-What shares a costly fixture stays together, and at most one test at a time launches real vLLM:
-each launch alone keeps every core busy.
+Each file stays on one worker, for its fixtures. Files that share costly fixtures stay together,
+and so do those that launch real vLLM: each launch alone keeps every core busy.
 """
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-FOLDER = Path(__file__).parent
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = ("tests/engine/", "tests/kills/")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        folder = item.path.relative_to(FOLDER).parts[0]
-        if folder == "integration":
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        elif folder != "unit":
-            item.add_marker(pytest.mark.xdist_group(folder))
+def group_of(nodeid: str) -> str:
+    """The tests with which a test shares its worker."""
+    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.split("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadScopeScheduling":
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False  # what takes longest comes first as it is
+    return InGroups(config, log)
