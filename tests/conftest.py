@@ -16,7 +16,8 @@ TOGETHER = ("tests/engine/", "tests/kills/")
 
 def group_of(nodeid: str) -> str:
     """The tests with which a test shares its worker."""
-    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.split("::")[0])
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
