@@ -241,8 +241,15 @@ class Boundary:
         """Measured as well where it would be anyhow, should it work as expected."""
         measure = self._measure
         ends = longest_windows(view.lattice, view.likely, measure)
-        wanted = cell in ends and bool(without_speed([cell], measure, self._speeds, self._out))
+        # A launch that fails while it measures tells nothing of the cell at all.
+        worth = cell in ends and self._may_measure(cell)
+        wanted = worth and bool(without_speed([cell], measure, self._speeds, self._out))
         return Ask(cell, Purpose.PROOF, with_speed=wanted)
+
+    def _may_measure(self, cell: Cell) -> bool:
+        """Whether a speed can be expected: what failed counts before it is tried again, too."""
+        waiting = [ask.cell for ask in self._again.values() if ask.with_speed]
+        return self._speeds.may_measure(cell, waiting)
 
     @property
     def _measure(self) -> str:
@@ -258,7 +265,7 @@ class Boundary:
             return
         score = view.usefulness(view.proofs.open)
         ends = choice.last_in_column(view.mean, view.sd)
-        worth = view.likely & view.lattice.mask(self._speeds.may_measure)
+        worth = view.likely & view.lattice.mask(self._may_measure)
         targets = longest_windows(view.lattice, worth, FRONTIER)
         for cell in without_speed(targets, FRONTIER, self._speeds, self._out):
             if cell in self._again:
@@ -269,7 +276,7 @@ class Boundary:
                 yield Ask(cell, Purpose.PROOF if needs else Purpose.SPEED)
 
     def _speed(self, view: _View) -> Iterator[Ask]:
-        worth = view.proofs.works & view.lattice.mask(self._speeds.may_measure)
+        worth = view.proofs.works & view.lattice.mask(self._may_measure)
         targets = longest_windows(view.lattice, worth, self._measure)
         for cell in without_speed(targets, self._measure, self._speeds, self._out):
             if cell not in self._again:

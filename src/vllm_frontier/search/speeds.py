@@ -7,7 +7,7 @@ are the same: a group of cells with the same depth, graphs and further axes has 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vllm_frontier.grid import Cell
@@ -73,9 +73,15 @@ class Speeds:
         """Launches of the cell failed for good."""
         self._given_up.setdefault(group_of(cell), set()).add(cell)
 
-    def may_measure(self, cell: Cell) -> bool:
-        """Whether it is worth trying: not where it failed, nor in a group where two cells did."""
-        failed = self._given_up.get(group_of(cell), set())
+    def may_measure(self, cell: Cell, waiting: Iterable[Cell] = ()) -> bool:
+        """Whether it is worth trying: not where it failed, nor in a group where two cells did.
+
+        Args:
+            cell: the cell.
+            waiting: cells that failed while they were to be measured, and are tried again later.
+        """
+        group = group_of(cell)
+        failed = self._given_up.get(group, set()) | {c for c in waiting if group_of(c) == group}
         return cell not in failed and len(failed) < GROUP_FAILURES
 
     def measured(self, cell: Cell) -> bool:
