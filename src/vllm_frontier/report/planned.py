@@ -140,8 +140,9 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         soft_wrap=True,
     )
     console.print(f"{plan['n_cells']} cells, {_launches(plan)}")
+    widest = max(len(name) for name in plan["axes"])
     for name, values in plan["axes"].items():
-        console.print(f"  {name:<12} {', '.join(_text(value) for value in values)}")
+        console.print(f"  {name:<{widest}}  {', '.join(_text(value) for value in values)}")
     if plan["attempts_done"]:
         console.print(
             f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, with which "
