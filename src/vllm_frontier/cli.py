@@ -101,7 +101,9 @@ def plan(words: tuple[str, ...], as_json: bool) -> int:
 
 @cli.command()
 @_words
-@click.option("--card", help="The described card: a name in conf/simulated/ or a YAML file.")
+@click.option(
+    "--card", metavar="FILE", help="The described card: a name in conf/simulated/ or a YAML file."
+)
 @_json
 def rehearse(words: tuple[str, ...], card: str | None, as_json: bool) -> int:
     """Try a sweep's search on a simulated card, in seconds, and see whether it finds the truth."""

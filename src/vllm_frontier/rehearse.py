@@ -99,7 +99,11 @@ def frontier_of(speeds: Mapping[Cell, float]) -> list[Cell]:
         Point(cell, cell.context, cell.utilization, speed, cell.depth)
         for cell, speed in speeds.items()
     ]
-    return sorted(leaders(points), key=lambda cell: (-cell.context, -speeds[cell]))
+
+    def place(cell: Cell) -> tuple[float, float, float, int, str]:
+        return -cell.context, -speeds[cell], cell.utilization, cell.depth, str(cell.extra)
+
+    return sorted(leaders(points), key=place)
 
 
 def rehearse(spec: SweepSpec, card: SimulatedCard) -> Rehearsal:

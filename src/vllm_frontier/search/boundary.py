@@ -89,6 +89,7 @@ class Boundary:
         self._failures: Counter[Cell] = Counter()
         self._again: dict[Cell, Ask] = {}
         self._audited: set[Cell] = set()
+        self._unanswered: set[Cell] = set()  # spot checks that failed
         self._answers: Counter[Cell] = Counter()
         self._limits = Limits(card_gib)
         self._next: Ask | None = None
@@ -154,6 +155,8 @@ class Boundary:
 
     def _note_failure(self, cell: Cell, outcome: Outcome) -> None:
         self._failures[cell] += 1
+        if outcome.purpose is Purpose.AUDIT:
+            self._unanswered.add(cell)
         if self._failures[cell] > self._retries:
             self._proofs.give_up(cell)
             self._speeds.give_up(cell)
