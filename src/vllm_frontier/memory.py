@@ -301,9 +301,7 @@ class MemoryModel:
             spread = self._spread(row, sd)
         gain = self._cov @ row / spread
         self._mean = self._mean + gain * surprise
-        # In this form rounding cannot make a variance negative.
-        keep = np.eye(len(row)) - np.outer(gain, row)
-        self._cov = keep @ self._cov @ keep.T + np.outer(gain, gain) * sd**2
+        self._update_covariance(np.eye(len(row)) - np.outer(gain, row), gain, sd)
 
     def _spread(self, row: Array, sd: float) -> float:
         """The variance expected of an observation."""
@@ -322,7 +320,12 @@ class MemoryModel:
         gain = self._cov @ row / variance
         self._mean = self._mean - sign * gain * moved
         keep = np.eye(len(row)) - np.outer(gain, row) * min(shrunk, 1.0)
-        self._cov = keep @ self._cov @ keep.T + np.outer(gain, gain) * self._noise**2
+        self._update_covariance(keep, gain, self._noise)
+
+    def _update_covariance(self, keep: Array, gain: Array, sd: float) -> None:
+        """In this form rounding cannot make a variance negative, but for sides that differ."""
+        updated = keep @ self._cov @ keep.T + np.outer(gain, gain) * sd**2
+        self._cov = (updated + updated.T) / 2
 
 
 def _kv_refused(outcome: Outcome) -> bool:
