@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -250,8 +251,14 @@ def _on_simulated_card(words: Sequence[str], card: str | None) -> list[str]:
     kept = [word for word in words if not word.startswith("engine=")]
     if card is not None:
         kept = [word for word in kept if not word.startswith("engine.card_file=")]
-        kept.append(f"engine.card_file='{card}'")
+        kept.append(f"engine.card_file={_literally(card)}")
     return [*kept, "engine=simulated"]
+
+
+def _literally(text: str) -> str:
+    """A value for an override in which every character stands for itself."""
+    text = text.replace("${", r"\${")
+    return "'" + re.sub(r"(\\*)('|\Z)", r"\1\1\2", text).replace("'", r"\'") + "'"
 
 
 def _compose(words: Sequence[str]) -> Composed:
