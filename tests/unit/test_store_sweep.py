@@ -388,6 +388,17 @@ def test_purpose_and_speed_come_back(store: SweepStore) -> None:
     ]
 
 
+def test_what_is_counted_comes_back_as_a_whole_number(store: SweepStore) -> None:
+    facts = StartupFacts(
+        kv_tokens=4096, max_context_estimate=2048, auto_context=1024, model_context=512
+    )
+    finish(store, CELL, replace(GOOD, facts=facts))
+    (record,) = store.outcomes()
+    back = record.outcome().facts
+    counted = (back.kv_tokens, back.max_context_estimate, back.auto_context, back.model_context)
+    assert repr(counted) == "(4096, 2048, 1024, 512)"
+
+
 def test_a_row_of_an_earlier_version_was_made_to_prove_and_to_measure(store: SweepStore) -> None:
     attempt = finish(store, CELL, GOOD)
     (row,) = pl.read_parquet(attempt.trial_parquet).iter_rows(named=True)

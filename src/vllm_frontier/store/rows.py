@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.launch.environment import mask_secrets
@@ -29,7 +29,9 @@ _FACTS = tuple(
     for field in dataclasses.fields(StartupFacts)
     if field.name != "engine_version"  # a column of its own, with the engine's as a default
 )
-_COUNTS = ("max_context_estimate", "kv_tokens", "auto_context")
+_COUNTS = frozenset(
+    name for name, kind in get_type_hints(StartupFacts).items() if int in get_args(kind)
+)
 _PLAIN = (
     "started",
     "filled",
