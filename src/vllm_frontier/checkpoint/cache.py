@@ -146,9 +146,7 @@ def _layer_bytes(text: Config, size: float, serving: Serving, *, wide: bool) -> 
     if rank is not None:
         return _latent_bytes(text, size, rank)
     heads = whole(text, "num_attention_heads", "n_head", "num_heads")
-    kv_heads = whole(
-        text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"
-    )
+    kv_heads = whole(text, *_KV_HEADS)
     width = whole(text, "hidden_size", "n_embd", "d_model")
     length = whole(text, "head_dim", "kv_channels", "attention_head_dim")
     if wide:
