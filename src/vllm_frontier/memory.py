@@ -31,9 +31,8 @@ _NOISE_SHARE = 4e-4
 # too firmly.
 _SURPRISE = 3.0
 _BLOCK_TOKENS = 16
-# Of what is left once weights and activation are off, this share of the graphs shows that they
-# were taken out of the budget, too.
-_COUNTED_SHARE = 0.5
+# That graphs of a size are told does not say whether they come out of the budget.
+_COUNTED_SD = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,6 @@ class MemoryModel:
         self._cov: Array = np.diag([max(figure.sd, 1e-9) ** 2 for figure in figures])
         self._launches = 0
         self._noise = _NOISE_SHARE * card_gib
-        # vLLM from 0.21 on takes the graphs out of the budget; a log shows whether it does.
-        self._graphs_counted = True
 
     @property
     def basis(self) -> str:
@@ -194,7 +191,7 @@ class MemoryModel:
         """What comes off the budget before the KV cache, (n, figures)."""
         rows = np.zeros((len(cells), len(_NAMES)))
         depth = np.array([cell.depth for cell in cells], dtype=float)
-        graphs = np.array([cell.graphs and self._graphs_counted for cell in cells], dtype=float)
+        graphs = np.array([cell.graphs for cell in cells], dtype=float)
         for name, column in (
             ("weights", np.ones(len(cells))),
             ("head", np.minimum(depth, 1)),
@@ -226,7 +223,6 @@ class MemoryModel:
 
     def _learn_figures(self, cell: Cell, facts: StartupFacts) -> bool:
         """Learn from what the log says of memory; whether it says anything."""
-        self._notice_graphs(cell, facts)
         fixed = self._fixed_rows([cell])[0]
         budget = self._card_gib * cell.utilization
         learned = False
@@ -252,32 +248,24 @@ class MemoryModel:
     def _parts(self, cell: Cell, facts: StartupFacts) -> list[tuple[Array, float, float]]:
         """What the log says of single parts of the sum: row, GiB, standard deviation."""
         depth = float(cell.depth)
-        told: list[tuple[float | None, dict[str, float]]] = [
-            (facts.weights_gib, {"weights": 1.0, "head": min(depth, 1.0)}),
-            (facts.activation_gib, {"activation": 1.0, "activation_per_depth": depth}),
+        # Not every version counts the same under these names: the sum is what holds.
+        sd = 4 * _ROUNDING_GIB
+        told: list[tuple[float | None, dict[str, float], float]] = [
+            (facts.weights_gib, {"weights": 1.0, "head": min(depth, 1.0)}, sd),
+            (facts.activation_gib, {"activation": 1.0, "activation_per_depth": depth}, sd),
         ]
-        if cell.graphs and self._graphs_counted:
-            told.append((facts.graph_gib, {"graphs": 1.0, "graphs_per_depth": depth}))
+        if cell.graphs and facts.graph_gib is not None:
+            # Whether graphs come out of the budget depends on the version (from 0.21 on they do).
+            graphs_sd = sd + _COUNTED_SD * facts.graph_gib
+            told.append((facts.graph_gib, {"graphs": 1.0, "graphs_per_depth": depth}, graphs_sd))
         parts = []
-        for value, shares in told:
+        for value, shares, spread in told:
             if value is not None:
                 row = np.zeros(len(_NAMES))
                 for name, share in shares.items():
                     row[_AT[name]] = share
-                # Not every version counts the same under these names: the sum is what holds.
-                parts.append((row, value, 4 * _ROUNDING_GIB))
+                parts.append((row, value, spread))
         return parts
-
-    def _notice_graphs(self, cell: Cell, facts: StartupFacts) -> None:
-        """See whether the graphs came out of the budget."""
-        told = (facts.kv_available_gib, facts.weights_gib, facts.activation_gib, facts.graph_gib)
-        if not cell.graphs or any(value is None for value in told):
-            return
-        available, weights, activation, graphs = (float(value or 0.0) for value in told)
-        if graphs < 5 * _ROUNDING_GIB:
-            return
-        rest = self._card_gib * cell.utilization - available - weights - activation
-        self._graphs_counted = rest > _COUNTED_SHARE * graphs
 
     def _need_row(self, cell: Cell, context: float) -> Array:
         row: Array = self._need_rows([cell], [context])[0]

@@ -146,6 +146,7 @@ class StartupFacts:
     graph_mode: str | None = None  # the mode vLLM resolved to, e.g. FULL_AND_PIECEWISE
     auto_context: int | None = None  # what `--max-model-len auto` was reduced to
     free_gib: float | None = None  # free on the card before the launch, where vLLM says so
+    device_gib: float | None = None  # the card's memory as vLLM sees it, where it says so
     model_context: int | None = None  # the model's longest window, where vLLM refuses a longer one
 
 

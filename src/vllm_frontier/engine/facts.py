@@ -104,7 +104,9 @@ class _Figures:
 
     def set_free(self, match: re.Match[str]) -> None:
         size, known = gib(match[1]), self.facts.free_gib
-        self.facts = replace(self.facts, free_gib=size if known is None else min(size, known))
+        # Of several cards the one with the least.
+        if known is None or size < known:
+            self.facts = replace(self.facts, free_gib=size, device_gib=gib(match[2]))
 
     def set_model_context(self, match: re.Match[str]) -> None:
         self.facts = replace(self.facts, model_context=_count(match[1]))
@@ -126,7 +128,7 @@ def _facts(*entries: tuple[str, str, _Setter]) -> dict[str, list[tuple[re.Patter
 
 
 _MODE = r"(?:CUDAGraphMode\.)?([A-Z][A-Z_]+)\b"
-_FREE_ON_CARD = r"Free memory on device (?:[\w:]+ )?\(([\d.,]+)/[\d.,]+ GiB\) on startup"
+_FREE_ON_CARD = r"Free memory on device (?:[\w:]+ )?\(([\d.,]+)/([\d.,]+) GiB\) on startup"
 _STARTING = _facts(
     ("Initializing", r"LLM engine \(v([^)\s]+)\)", _Figures.set_version),
     ("vLLM", r"vLLM API server version (\S+)", _Figures.set_version),

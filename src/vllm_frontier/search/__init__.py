@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.memory import MemoryPrior
-from vllm_frontier.outcome import Outcome
+from vllm_frontier.outcome import Outcome, Purpose
 from vllm_frontier.search.boundary import Boundary
 from vllm_frontier.search.dry_run import dry_run
 from vllm_frontier.search.exhaustive import Exhaustive
@@ -45,13 +45,24 @@ def create_search(spec: SweepSpec, prior: MemoryPrior | None = None) -> Search:
 
 
 def infer(spec: SweepSpec, outcomes: Iterable[tuple[Cell, Outcome]]) -> Knowledge:
-    """What follows from the launches of a sweep about the others; nothing without inference.
+    """What follows from the launches of a sweep about the others.
+
+    Nothing where every cell is launched, unless the sweep was begun by a search that infers.
 
     Args:
         spec: the sweep.
         outcomes: of every attempt, in the order in which they ended.
     """
-    if spec.search.strategy != "boundary" or spec.search.verify == "all":
+    told = list(outcomes)
+    if _launches_every_cell(spec) and not any(_by_inference(outcome) for _, outcome in told):
         return Knowledge()
-    proofs = prove(Lattice(spec.grid.cells()), outcomes, spec.schedule.retries)
-    return proofs.knowledge()
+    return prove(Lattice(spec.grid.cells()), told, spec.schedule.retries).knowledge()
+
+
+def _launches_every_cell(spec: SweepSpec) -> bool:
+    return spec.search.strategy != "boundary" or spec.search.verify == "all"
+
+
+def _by_inference(outcome: Outcome) -> bool:
+    """Whether a search that infers made the launch: what it then knew stays known."""
+    return not outcome.with_speed or outcome.purpose is not Purpose.PROOF

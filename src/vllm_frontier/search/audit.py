@@ -77,7 +77,11 @@ def second_speed(lattice: Lattice, works: Mask, speeds: Speeds) -> Cell | None:
     for extra, depth, graphs in by_speed:
         points = lattice.points
         alike = points.has_extra(extra) & (points.depth == depth) & (points.graphs == graphs)
-        others = [cell for cell in lattice.chosen(alike & works) if not speeds.measured(cell)]
+        others = [
+            cell
+            for cell in lattice.chosen(alike & works)
+            if speeds.may_measure(cell) and not speeds.measured(cell)
+        ]
         if others:
             return min(others, key=lambda cell: (cell.context, -cell.utilization))
     return None

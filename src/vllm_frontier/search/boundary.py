@@ -25,7 +25,7 @@ from vllm_frontier.search.probes import next_probe
 from vllm_frontier.search.proof import Evidence, Proofs, evidence_of
 from vllm_frontier.search.protocol import Ask, Outlook
 from vllm_frontier.search.relevance import leading_cells, promising, relevant
-from vllm_frontier.search.speeds import Speeds, group_of
+from vllm_frontier.search.speeds import GROUP_FAILURES, Speeds, group_of
 from vllm_frontier.search.windows import ALL, FRONTIER, longest_windows, without_speed
 from vllm_frontier.spec import SearchSpec
 
@@ -90,6 +90,7 @@ class Boundary:
         self._again: dict[Cell, Ask] = {}
         self._audited: set[Cell] = set()
         self._unanswered: set[Cell] = set()  # spot checks that failed
+        self._compared: set[Cell] = set()  # launched to compare speeds, with or without success
         self._answers: Counter[Cell] = Counter()
         self._limits = Limits(card_gib)
         self._next: Ask | None = None
@@ -99,6 +100,11 @@ class Boundary:
     def finished(self) -> bool:
         """Whether nothing is left to ask for and nothing asked for is still out."""
         return not self._out and self._upcoming() is None
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it would launch more, had its budget of launches not been used up."""
+        return self._left == 0 and any(self._may_launch(each.cell) for each in self._wishes())
 
     @property
     def outlook(self) -> Outlook:
@@ -123,12 +129,15 @@ class Boundary:
         """Learn from an attempt that has ended."""
         self._out.pop(cell, None)
         self._decided = False
+        if outcome.purpose is Purpose.SPEED_CHECK:
+            self._compared.add(cell)
         if outcome.status is Status.INTERRUPTED:
             return
-        self._beliefs.observe(cell, outcome)
-        self._limits.observe(outcome.facts)
         found = evidence_of(cell, outcome)
         if found is not None:
+            # Of a launch that broke down nobody knows how far its figures can be trusted.
+            self._beliefs.observe(cell, outcome)
+            self._limits.observe(cell, outcome.facts, works=found.works)
             self._take(found, outcome)
         elif cell in self._lattice:
             self._note_failure(cell, outcome)
@@ -205,12 +214,16 @@ class Boundary:
         probe = next_probe(view.proofs, self._limits)
         if probe is not None:
             yield self._for_proof(probe, view)
-        needed = view.proofs.open
         if self._spec.verify == "all":
             needed = view.lattice.exists & ~view.proofs.launched & ~view.proofs.given_up
-        if self._spec.verify == "frontier" and needed.any():
-            yield from self._early_speeds(view)
-            needed &= relevant(view.lattice, view.proofs.works, self._speeds)
+        else:
+            needed = view.proofs.open
+            if needed.any():
+                yield from self._early_speeds(view)
+            # What the frontier rests on comes first, so that an early end leaves that.
+            leading = needed & relevant(view.lattice, view.proofs.works, self._speeds)
+            if leading.any() or self._spec.verify == "frontier":
+                needed = leading
         if needed.any():
             yield self._for_proof(self._pick(needed, view), view)
 
@@ -310,7 +323,7 @@ class Boundary:
         """
         for cell in self._speeds.in_doubt():
             yield Ask(cell, Purpose.SPEED_CHECK)
-        if not self._speeds.compared():
+        if not self._speeds.compared() and len(self._compared) < GROUP_FAILURES:
             second = audit.second_speed(view.lattice, view.proofs.works, self._speeds)
             if second is not None:
                 yield Ask(second, Purpose.SPEED_CHECK)

@@ -35,6 +35,11 @@ class Exhaustive:
         self._failures: Counter[Cell] = Counter()
 
     @property
+    def cut_short(self) -> bool:
+        """Whether cells are left that the budget does not allow."""
+        return self._left == 0 and bool(self._pending)
+
+    @property
     def outlook(self) -> Outlook:
         """Every cell is launched."""
         left = len(self._pending) + len(self._out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Status
-from vllm_frontier.search.lattice import Mask
 from vllm_frontier.search.limits import Limits
 from vllm_frontier.search.proof import BESIDE_THE_SHARE, Evidence, Proofs
 
@@ -22,8 +21,8 @@ def next_probe(proofs: Proofs, limits: Limits) -> Cell | None:
     for evidence in reversed(proofs.evidence):
         if evidence.failure_class in BESIDE_THE_SHARE and proofs.confirmed(evidence):
             probe = _in_column(proofs, evidence) or _with_share(proofs, evidence)
-        elif _refused_by_rule(evidence) and not any(each.works for each in proofs.evidence):
-            probe = _easiest(proofs, evidence)
+        elif evidence.failure_class is not None and _begins_somewhere(evidence.failure_class):
+            probe = _beginning(proofs, evidence)
         if probe is not None:
             return probe
     return None
@@ -74,24 +73,56 @@ def _with_share(proofs: Proofs, evidence: Evidence) -> Cell | None:
     return alike[len(alike) // 2] if alike else None
 
 
-def _refused_by_rule(evidence: Evidence) -> bool:
-    why = evidence.failure_class
-    return (
-        why is not None
-        and why.status is Status.INVALID
-        and why is not FailureClass.CONTEXT_EXCEEDS_MODEL
-    )
+def _begins_somewhere(why: FailureClass) -> bool:
+    """Refusals of which nothing tells on what they depend: by a rule, or before any arithmetic."""
+    by_rule = why.status is Status.INVALID and why is not FailureClass.CONTEXT_EXCEEDS_MODEL
+    return by_rule or why in (FailureClass.OOM_LOAD, FailureClass.OOM_PROFILE)
 
 
-def _easiest(proofs: Proofs, evidence: Evidence) -> Cell | None:
-    """What vLLM refuses whatever the card, it refuses in the cell that asks least, too.
+def _beginning(proofs: Proofs, evidence: Evidence) -> Cell | None:
+    """Where a refusal begins: with the cell that asks least, or along one of the axes.
 
-    Without speculation it may be another matter.
+    First what asks least: is everything refused? If not, one setting at a time is made that of
+    the refused cell, and where that alone is refused, what lies between is halved.
     """
     lattice, cell = proofs.lattice, evidence.cell
-    points = lattice.points
-    alike: Mask = points.has_extra(cell.extra) & ((points.depth > 0) == (cell.depth > 0))
-    cells = list(lattice.chosen(alike & proofs.open))
-    if not cells:
+    alike = [each for each in lattice.cells if each.extra == cell.extra]
+    easiest = min(
+        (each for each in alike if each.utilization == cell.utilization),
+        key=lambda each: (each.depth, each.context, each.graphs),
+        default=None,
+    )
+    if easiest is None or _open(proofs, easiest):
+        return easiest
+    if not _works(proofs, easiest):
         return None
-    return min(cells, key=lambda each: (each.depth, each.context, each.graphs, -each.utilization))
+    for axis in ("graphs", "depth", "context"):
+        line = [each for each in alike if _differs_only(each, easiest, axis)]
+        reach = sorted(
+            (each for each in line if _value(each, axis) <= _value(cell, axis)),
+            key=lambda each: _value(each, axis),
+        )
+        if not reach:
+            continue
+        if _open(proofs, reach[-1]):
+            return reach[-1]
+        if not _works(proofs, reach[-1]):
+            between = [each for each in reach if _open(proofs, each)]
+            return between[len(between) // 2] if between else None
+    return None
+
+
+def _value(cell: Cell, axis: str) -> float:
+    return float(cell.axes()[axis])
+
+
+def _differs_only(one: Cell, other: Cell, axis: str) -> bool:
+    return {**one.axes(), axis: None} == {**other.axes(), axis: None}
+
+
+def _open(proofs: Proofs, cell: Cell) -> bool:
+    return bool(proofs.open.flat[proofs.lattice.at(cell)])
+
+
+def _works(proofs: Proofs, cell: Cell) -> bool:
+    return bool(proofs.works.flat[proofs.lattice.at(cell)])

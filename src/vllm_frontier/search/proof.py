@@ -39,6 +39,9 @@ _FAR = np.iinfo(np.int64).max
 _FARTHER = 1 << 20  # more steps than any grid has
 
 MONOTONY = "presumes that nothing but memory decides"
+"""Of every inferred cell that works: it was not launched, and nothing speaks against it."""
+
+NOT_ARITHMETIC = "refused for a reason that need not hold here"
 DISAGREEMENT = "launches near it disagree"
 
 
@@ -204,6 +207,7 @@ class Proofs:
         self._works &= lattice.exists & ~self.given_up
         self._refused &= lattice.exists & ~self.given_up
         self._contradictions = self._disagreeing()
+        self._contradicted = {each.fails for each in self._contradictions}
 
     def _working(self) -> list[Evidence]:
         return [each for each in self._evidence.values() if each.works]
@@ -219,7 +223,8 @@ class Proofs:
         points, granted = self.lattice.points, self.lattice.nothing()
         for each in self._working():
             granted |= (
-                (points.depth <= each.cell.depth)
+                points.has_extra(each.cell.extra)
+                & (points.depth <= each.cell.depth)
                 & (points.graphs <= each.cell.graphs)
                 & (points.utilization <= each.cell.utilization)
             )
@@ -289,7 +294,7 @@ class Proofs:
         for index, each in enumerate(evidence):
             scopes = self._work_scopes if each.works else self._refusal_scopes
             # Where launches agree, firm evidence is named before any other.
-            firm = each.failure_class in ARITHMETIC
+            firm = each.failure_class in ARITHMETIC and each.cell not in self._contradicted
             steps = lattice.distance(each.cell) + (0 if firm else _FARTHER) * ~self._disputed
             distance = np.where(scopes[each.cell], steps, _FAR)
             closer = distance < nearest
@@ -304,10 +309,13 @@ class Proofs:
 
     def _inference(self, cell: Cell, evidence: Evidence) -> Inference:
         doubt = None
-        if self._disputed.flat[self.lattice.at(cell)]:
+        disputed = bool(self._disputed.flat[self.lattice.at(cell)])
+        if disputed or evidence.cell in self._contradicted:
             doubt = DISAGREEMENT
-        elif evidence.failure_class not in ARITHMETIC:
+        elif evidence.works:
             doubt = MONOTONY
+        elif evidence.failure_class not in ARITHMETIC:
+            doubt = NOT_ARITHMETIC
         return Inference(cell, evidence.cell, evidence.failure_class, evidence.phase, doubt)
 
 

@@ -50,6 +50,11 @@ class Search(Protocol):
         ...
 
     @property
+    def cut_short(self) -> bool:
+        """Whether it would launch more, had its budget of launches not been used up."""
+        ...
+
+    @property
     def outlook(self) -> Outlook:
         """How far it is, and what it expects."""
         ...

@@ -92,6 +92,7 @@ _TRIALS: _Columns = (
     ("decode_tok_s_high", _REAL, "tokens/s; range of repeats, upper end"),
     ("free_gib", _REAL, "GiB free on the card before the launch, where vLLM says so"),
     ("doubt", _TEXT, "why an inferred row may be wrong; null: vLLM's arithmetic refuses it"),
+    ("device_gib", _REAL, "GiB of the card as vLLM sees it, where it says so"),
     ("model_context", _INT, "tokens; the model's longest window, where vLLM refuses a longer one"),
 )
 

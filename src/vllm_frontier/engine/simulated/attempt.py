@@ -196,7 +196,10 @@ def _facts_of_refusal(
         return StartupFacts(model_context=card.model.max_context)
     if failure.failure_class is FailureClass.UTILIZATION_ABOVE_FREE:
         return StartupFacts(
-            engine_version=VERSION, graph_mode=_mode(cell), free_gib=_rounded(free_gib(card))
+            engine_version=VERSION,
+            graph_mode=_mode(cell),
+            free_gib=_rounded(free_gib(card)),
+            device_gib=_rounded(card.card.total_gib),
         )
     return _facts(card, cell, start, failure.phase, refused=True)
 
@@ -233,6 +236,7 @@ def _facts(
         auto_context=known.auto_context if divided and cell.context == AUTO_CONTEXT else None,
         activation_gib=_rounded(activation_gib(card, cell)) if warm else None,
         free_gib=_rounded(free_gib(card)) if warm else None,
+        device_gib=_rounded(card.card.total_gib) if warm else None,
     )
 
 
