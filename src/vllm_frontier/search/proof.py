@@ -41,6 +41,7 @@ _FARTHER = 1 << 20  # more steps than any grid has
 MONOTONY = "presumes that nothing but memory decides"
 """Of every inferred cell that works: it was not launched, and nothing speaks against it."""
 
+ELSEWHERE = "launches elsewhere disagree with such a refusal"
 NOT_ARITHMETIC = "refused for a reason that need not hold here"
 DISAGREEMENT = "launches near it disagree"
 
@@ -208,6 +209,7 @@ class Proofs:
         self._refused &= lattice.exists & ~self.given_up
         self._contradictions = self._disagreeing()
         self._contradicted = {each.fails for each in self._contradictions}
+        self._broken = {self._evidence[cell].failure_class for cell in self._contradicted}
 
     def _working(self) -> list[Evidence]:
         return [each for each in self._evidence.values() if each.works]
@@ -294,7 +296,7 @@ class Proofs:
         for index, each in enumerate(evidence):
             scopes = self._work_scopes if each.works else self._refusal_scopes
             # Where launches agree, firm evidence is named before any other.
-            firm = each.failure_class in ARITHMETIC and each.cell not in self._contradicted
+            firm = each.failure_class in ARITHMETIC - self._broken
             steps = lattice.distance(each.cell) + (0 if firm else _FARTHER) * ~self._disputed
             distance = np.where(scopes[each.cell], steps, _FAR)
             closer = distance < nearest
@@ -314,6 +316,8 @@ class Proofs:
             doubt = DISAGREEMENT
         elif evidence.works:
             doubt = MONOTONY
+        elif evidence.failure_class in self._broken:
+            doubt = ELSEWHERE
         elif evidence.failure_class not in ARITHMETIC:
             doubt = NOT_ARITHMETIC
         return Inference(cell, evidence.cell, evidence.failure_class, evidence.phase, doubt)
