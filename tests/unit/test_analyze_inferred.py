@@ -180,6 +180,16 @@ def test_a_window_of_the_grid_that_nobody_tried_leaves_a_boundary_open() -> None
     assert found.collect()["verified"].to_list() == [False]
 
 
+def test_nothing_is_proven_where_a_longer_window_works_than_one_that_is_refused() -> None:
+    planned = trials(*({"context": context} for context in CONTEXTS))
+    for known in ({}, {"context": 2048, **NO}):
+        rows = [{"context": 1024, **REFUSED}, {"context": 4096}, *([known] if known else [])]
+        (row,) = boundaries(trials(*rows), planned).collect().to_dicts()
+        assert (row["max_context_works"], row["min_context_fails"]) == (4096, 1024)
+        assert (row["monotone"], row["verified"], row["launched"]) == (False, False, True)
+        assert row["failure_class"] == "kv_too_small"
+
+
 def test_a_side_of_which_launches_say_both_is_not_proven() -> None:
     deeper = {"cell_id": "deeper", "context": 4096, "depth": 2}
     hole = {"cell_id": "hole", "context": 1024, **REFUSED}

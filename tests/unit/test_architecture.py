@@ -14,7 +14,10 @@ PACKAGE = Path(vllm_frontier.__file__).parent
 
 # A room may import itself and the rooms of the same or an earlier line.
 ORDER = (
-    {"errors", "shipped", "outcome", "grid", "memory", "dominance", "signals", "__init__"},
+    {
+        *("errors", "shipped", "outcome", "grid", "memory", "dominance", "window_end"),
+        *("signals", "__init__"),
+    },
     {"spec", "telemetry", "contention"},
     {"launch", "measure", "engine", "search"},
     {

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred, works
 from vllm_frontier.analyze.monotony import contested
+from vllm_frontier.window_end import window_end
 
 OTHER_AXES = ("depth", "graphs", "utilization", "extra")
+_COLUMNS = (
+    *("sweep", *OTHER_AXES, "max_context_works", "min_context_fails", "verified"),
+    *("failure_class", "cells", "monotone", "engine", "launched"),
+)
+_KINDS = {
+    **dict.fromkeys(("max_context_works", "min_context_fails", "cells"), pl.Int64()),
+    **dict.fromkeys(("verified", "monotone", "launched"), pl.Boolean()),
+}
 
 
 def boundaries(trials: pl.LazyFrame, planned: pl.LazyFrame | None = None) -> pl.LazyFrame:
@@ -22,63 +34,46 @@ def boundaries(trials: pl.LazyFrame, planned: pl.LazyFrame | None = None) -> pl.
         The columns of the table `boundaries`, a row for every combination of the other axes.
         Windows are values of the grid, null where none works or none is refused. What vLLM
         refuses whatever the card (`invalid`) is refused, too; `failure_class` tells it.
-        `verified` is true when both sides are proven: each was launched or follows from another
-        cell's launch without one that says otherwise, and no window is left between them about
-        which nothing is known. Where nothing works or nothing is refused, that holds for all
-        windows on that side. `launched` is true when the sides that are known were launched
-        themselves, and one is. Where a longer window works than one that is refused, `monotone`
-        is false.
+        `verified` and `monotone` are those of `window_end`: a side that was not launched is
+        known where it follows from another cell's launch, and disputed where launches say both.
+        `launched` is true when the sides that are known were launched themselves, and one is.
     """
     cells = counted(trials)
     if planned is not None:
         untried = planned.select(AXES).join(cells, on=AXES, how="anti")
         cells = pl.concat([cells, untried], how="diagonal")
-    doubted = contested(trials).with_columns(_doubted=True)
+    doubted = contested(trials).with_columns(_disputed=True)
     cells = cells.join(doubted, on="cell_id", how="left", maintain_order="left")
     context = pl.col("context")
-    longest = context.filter(works()).max()
-    shortest = context.filter(does_not_work()).min()
-    # Where nothing works or nothing is refused, the comparison is null and does not count.
-    at_a_side = (works() & (context == longest)) | (does_not_work() & (context == shortest))
-    unknown = ~works() & ~does_not_work()
-    between = (context > longest).fill_null(True) & (context < shortest).fill_null(True)
-    return (
-        cells.group_by(OTHER_AXES)
-        .agg(
-            pl.col("sweep").drop_nulls().first(),
-            pl.col("engine").drop_nulls().first(),
-            longest.alias("max_context_works"),
-            shortest.alias("min_context_fails"),
-            pl.col("failure_class")
-            .filter(does_not_work())
-            .sort_by(context.filter(does_not_work()))
-            .first(),
-            pl.len().cast(pl.Int64).alias("cells"),
-            _inferred=(is_inferred() & at_a_side).any(),
-            _open=(unknown.fill_null(True) & between).any(),
-            _doubted=(pl.col("_doubted").fill_null(False) & at_a_side).any(),
-        )
-        .with_columns(
-            _known=pl.any_horizontal(
-                pl.col("max_context_works", "min_context_fails").is_not_null()
-            ),
-            monotone=(pl.col("max_context_works") < pl.col("min_context_fails")).fill_null(True),
-        )
-        .with_columns(
-            verified=pl.col("_known") & ~pl.col("_open") & ~pl.col("_doubted"),
-            launched=pl.col("_known") & ~pl.col("_inferred"),
-        )
-        .select(
-            "sweep",
-            *OTHER_AXES,
-            "max_context_works",
-            "min_context_fails",
-            "verified",
-            "failure_class",
-            "cells",
-            "monotone",
-            "engine",
-            "launched",
-        )
-        .sort("extra", "depth", "graphs", "utilization")
+    grouped = cells.group_by(OTHER_AXES).agg(
+        pl.col("sweep").drop_nulls().first(),
+        pl.col("engine").drop_nulls().first(),
+        pl.len().cast(pl.Int64).alias("cells"),
+        _windows=context,
+        _answers=pl.when(works()).then(True).when(does_not_work()).then(False),
+        _disputed=context.filter(pl.col("_disputed").fill_null(False)),
+        _inferred=context.filter(is_inferred()),
+        _reasons=pl.struct("context", "failure_class").filter(does_not_work()),
     )
+    told = [_row(each) for each in grouped.collect().iter_rows(named=True)]
+    kinds = cells.collect_schema()
+    schema = {name: _KINDS.get(name) or kinds[name] for name in _COLUMNS}
+    found = pl.LazyFrame(told, schema=schema)
+    return found.sort("extra", "depth", "graphs", "utilization")
+
+
+def _row(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the table for the cells of one combination of the other axes."""
+    answers = dict(zip(group["_windows"], group["_answers"], strict=True))
+    end = window_end(answers, group["_disputed"])
+    sides = {each for each in (end.longest, end.shortest) if each is not None}
+    reasons = {each["context"]: each["failure_class"] for each in group["_reasons"]}
+    return {
+        **{name: group[name] for name in ("sweep", *OTHER_AXES, "cells", "engine")},
+        "max_context_works": end.longest,
+        "min_context_fails": end.shortest,
+        "verified": end.verified,
+        "failure_class": reasons.get(end.shortest),
+        "monotone": end.monotone,
+        "launched": bool(sides) and sides.isdisjoint(group["_inferred"]),
+    }

@@ -15,6 +15,7 @@ from vllm_frontier.report.durations import about
 from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.search.proof import DISAGREEMENT
 from vllm_frontier.spec import SearchSpec, SweepSpec
+from vllm_frontier.window_end import window_end
 
 _FEASIBILITY = (Purpose.PROOF, Purpose.AUDIT)
 _MEASURING = (Purpose.SPEED, Purpose.SPEED_CHECK)
@@ -71,19 +72,16 @@ def _boundaries(found: Rehearsal) -> Iterator[dict[str, Any]]:
     for cell in found.truth:
         columns.setdefault((cell.extra, cell.depth, cell.graphs, cell.utilization), []).append(cell)
     for cells in columns.values():
-        cells.sort(key=lambda cell: cell.context)
-        answers = [found.answers.get(cell) for cell in cells]
-        works = [index for index, answer in enumerate(answers) if answer is True]
-        fails = [index for index, answer in enumerate(answers) if answer is False]
-        longest, shortest = max(works, default=-1), min(fails, default=len(cells))
-        sides = {cells[index] for index in (longest, shortest) if 0 <= index < len(cells)}
+        end = window_end(
+            {cell.context: found.answers.get(cell) for cell in cells},
+            {cell.context for cell in cells if cell in disputed},
+        )
         axes = {name: value for name, value in cells[0].axes().items() if name != "context"}
         yield {
             **axes,
-            "max_context_works": cells[longest].context if works else None,
-            "min_context_fails": cells[shortest].context if fails else None,
-            # Neighbours in the grid: nothing unknown lies between them, or beyond the only one.
-            "verified": shortest == longest + 1 and not sides & disputed,
+            "max_context_works": end.longest,
+            "min_context_fails": end.shortest,
+            "verified": end.verified,
         }
 
 
