@@ -30,6 +30,8 @@ _NOISE_SHARE = 4e-4
 # An observation further off than this many deviations shows that the figures were believed
 # too firmly.
 _SURPRISE = 3.0
+# With every observation that is as expected, a surprise counts for less.
+_FORGET = 0.9
 _BLOCK_TOKENS = 16
 # That graphs of a size are told does not say whether they come out of the budget.
 _COUNTED_SD = 0.4
@@ -139,7 +141,8 @@ class MemoryModel:
         self._mean: Array = np.array([figure.mean for figure in figures])
         self._cov: Array = np.diag([max(figure.sd, 1e-9) ** 2 for figure in figures])
         self._launches = 0
-        self._noise = _NOISE_SHARE * card_gib
+        self._graphs_told: set[int] = set()
+        self._least_noise = self._noise = _NOISE_SHARE * card_gib
 
     @property
     def basis(self) -> str:
@@ -254,7 +257,8 @@ class MemoryModel:
             (facts.weights_gib, {"weights": 1.0, "head": min(depth, 1.0)}, sd),
             (facts.activation_gib, {"activation": 1.0, "activation_per_depth": depth}, sd),
         ]
-        if cell.graphs and facts.graph_gib is not None:
+        if cell.graphs and facts.graph_gib is not None and cell.depth not in self._graphs_told:
+            self._graphs_told.add(cell.depth)  # told again, it would not be known any better
             # Whether graphs come out of the budget depends on the version (from 0.21 on they do).
             graphs_sd = sd + _COUNTED_SD * facts.graph_gib
             told.append((facts.graph_gib, {"graphs": 1.0, "graphs_per_depth": depth}, graphs_sd))
@@ -287,6 +291,8 @@ class MemoryModel:
             self._cov *= min((far / _SURPRISE) ** 2, max(room, 1.0))
             self._noise = max(self._noise, min(abs(surprise) / 2, 0.02 * self._card_gib))
             spread = self._spread(row, sd)
+        else:
+            self._noise = max(self._least_noise, _FORGET * self._noise)
         gain = self._cov @ row / spread
         self._mean = self._mean + gain * surprise
         self._update_covariance(np.eye(len(row)) - np.outer(gain, row), gain, sd)
