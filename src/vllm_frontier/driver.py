@@ -93,6 +93,7 @@ class Driver:
         self._rows: dict[tuple[Cell, int], Mapping[str, Any]] = {}
         self._statuses: dict[Cell, Status] = {}
         self._search: Search | None = None
+        self._sequence = 0
         self.environment = dict(os.environ)
         self.aside: dict[tuple[str, ...], str] = {}
         self.launches = 0
@@ -109,11 +110,12 @@ class Driver:
             self._display.warn(f"{damage}; its cell runs again")
         if self._store.changed is not None:
             self._display.warn(f"Not the sweep that was begun here: {self._store.changed}")
-        for record in records.by_end(attempts):
+        for record in records.in_order(attempts):
             if record.status is Status.INTERRUPTED:
                 self._clean_up(
                     record.cell, self._store.paths.attempt(record.cell_id, record.attempt)
                 )
+            self._sequence = max(self._sequence, record.sequence)
             self._note(record.cell, record.status)
             search.tell(record.cell, record.outcome())
         self._search = search
@@ -156,6 +158,7 @@ class Driver:
             changed=self._store.changed,
             purpose=wanted.purpose,
             with_speed=wanted.with_speed,
+            sequence=self._following(),
         )
         self._store.write_attempt(paths, row, {})
         self.launches += 1
@@ -191,6 +194,7 @@ class Driver:
             outcome,
             engine_version=self._version,
             changed=self._store.changed,
+            sequence=self._following(),
         )
         runs = rows.run_rows(self._spec, self._identity, cell, attempt, outcome)
         self._store.write_outcome(paths, trial, runs)
@@ -235,6 +239,11 @@ class Driver:
         with suppress(OSError):  # a full disk must not keep the rest from being cleaned up
             conceal_in_file(paths.server_log, secrets)
         return secrets
+
+    def _following(self) -> int:
+        """The next number: cards have clocks of their own, and attempts end in another order."""
+        self._sequence += 1
+        return self._sequence
 
     def _show_outlook(self) -> None:
         if self._search is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from vllm_frontier.search import Inference, infer
 from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store import rows
-from vllm_frontier.store.records import RecordedOutcome, by_end
+from vllm_frontier.store.records import RecordedOutcome, in_order
 
 
 def inferred_rows(
@@ -31,7 +31,7 @@ def inferred_rows(
     """
     if spec.search.strategy == "exhaustive":
         return []
-    ended = by_end(records)
+    ended = in_order(records)
     found = infer(spec, ((record.cell, record.outcome()) for record in ended))
     answers = {record.cell: record for record in ended if record.status.is_final}
     by_cell = {each.cell: each for each in found.inferences}

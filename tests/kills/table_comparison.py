@@ -22,7 +22,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "boundaries": ("depth", "graphs", "utilization", "extra"),
 }
 
-_NUMBER = "a kill raises the number of the attempt that counts"
+_NUMBER = "a kill raises the numbers of the attempt that counts"
 _MOMENT = "a moment"
 _WALL = "how long this machine took"
 _CLIENT = "the client's clock, which is this machine's and not the simulated card's"
@@ -34,6 +34,7 @@ IGNORED: Mapping[str, Mapping[str, str]] = {
         "attempt": _NUMBER,
         "started_at": _MOMENT,
         "ended_at": _MOMENT,
+        "sequence": _NUMBER,
         "spawn_s": _WALL,
         "ready_s": _WALL,
         "measure_s": _WALL,

@@ -16,7 +16,7 @@ from vllm_frontier.memory import Figure, MemoryModel, MemoryPrior, Prediction, v
 from vllm_frontier.outcome import Outcome, Status
 from vllm_frontier.search import Ask, create_search, dry_run, infer
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier.store.records import by_end
+from vllm_frontier.store.records import in_order
 from vllm_frontier.store.sweep_store import SweepStore
 
 DEVIATIONS_90 = 1.645
@@ -148,7 +148,7 @@ def _earlier(spec: SweepSpec, folder: Path) -> Told:
         same = identify(spec, str(version)).digest == store.identity.digest
         if not same or store.config.get("name") != spec.name:
             return ()
-        return [(each.cell, each.outcome()) for each in by_end(store.outcomes())]
+        return [(each.cell, each.outcome()) for each in in_order(store.outcomes())]
     except FrontierError:  # no sweep, or none that can be read: `run` says so
         return ()
 

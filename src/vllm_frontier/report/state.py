@@ -15,7 +15,7 @@ from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.outcome import Status
 from vllm_frontier.search import create_search
 from vllm_frontier.spec import SweepSpec
-from vllm_frontier.store.records import RecordedOutcome, by_end
+from vllm_frontier.store.records import RecordedOutcome, in_order
 from vllm_frontier.store.rows import cell_of
 from vllm_frontier.store.sweep_store import SweepStore
 
@@ -74,7 +74,7 @@ def _latest(records: Sequence[RecordedOutcome]) -> dict[Cell, RecordedOutcome]:
 def _goes_on(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> bool:
     """Whether `resume` would launch anything."""
     search = create_search(spec)
-    for record in by_end(records):
+    for record in in_order(records):
         search.tell(record.cell, record.outcome())
     return search.ask() is not None
 

@@ -66,19 +66,28 @@ class RecordedOutcome:
         value = self.row.get("workload")
         return None if value is None else str(value)
 
+    @property
+    def sequence(self) -> int:
+        """Its place among what the sweep has learned, from 1; 0: not known."""
+        return self.row.get("sequence") or 0
+
     def outcome(self) -> Outcome:
         """The outcome without its runs, which are in the table `runs`."""
         return rows.outcome_of(self.row)
 
 
-def by_end(found: Iterable[RecordedOutcome]) -> list[RecordedOutcome]:
-    """Attempts in the order in which they ended; where that is not known, began."""
+def in_order(found: Iterable[RecordedOutcome]) -> list[RecordedOutcome]:
+    """Attempts in the order in which the sweep learned how they ended.
 
-    def ended(record: RecordedOutcome) -> float:
+    Those of an earlier version, which did not write that down, come first, as they ended; where
+    that is not known either, began.
+    """
+
+    def place(record: RecordedOutcome) -> tuple[int, float]:
         told = record.row.get("ended_at") or record.row.get("started_at")
-        return told.timestamp() if isinstance(told, datetime) else 0.0
+        return record.sequence, told.timestamp() if isinstance(told, datetime) else 0.0
 
-    return sorted(found, key=ended)
+    return sorted(found, key=place)
 
 
 def write_attempt(paths: AttemptPaths, row: Mapping[str, Any], record: Mapping[str, Any]) -> None:
@@ -183,6 +192,8 @@ def _recorded(document: Mapping[str, Any], launch: Mapping[str, Any]) -> Recorde
     cell = rows.cell_of(row)
     hash(cell)  # what is no axis value is found here, and not by a search
     rows.outcome_of(row)  # nor is anything else of it a search's to find
+    if not isinstance(row.get("sequence"), int | None):
+        raise ValueError(f"sequence is {row['sequence']!r}")
     return RecordedOutcome(
         cell=cell,
         cell_id=row["cell_id"],

@@ -102,8 +102,12 @@ def trial_row(
     *,
     engine_version: str | None,
     changed: str | None = None,
+    sequence: int | None = None,
 ) -> dict[str, Any]:
-    """The row of `trials` for an attempt; `changed` is that of the store."""
+    """The row of `trials` for an attempt.
+
+    `changed` is that of the store, `sequence` the running number of what the sweep learns.
+    """
     failure, speed = outcome.failure, outcome.speed
     return {
         **_fixed(spec, identity, cell, attempt),
@@ -127,6 +131,7 @@ def trial_row(
         "decode_tok_s_low": speed.low if speed else None,
         "decode_tok_s_high": speed.high if speed else None,
         "doubt": None,
+        "sequence": sequence,
     }
 
 
@@ -198,10 +203,11 @@ def interrupted_row(
     changed: str | None = None,
     purpose: Purpose = Purpose.PROOF,
     with_speed: bool = True,
+    sequence: int | None = None,
 ) -> dict[str, Any]:
     """The row of `trials` that stands for an attempt until it has an outcome.
 
-    `started_at` is in seconds since the epoch, `changed` is that of the store.
+    `started_at` is in seconds since the epoch; `changed` and `sequence` as in `trial_row`.
     """
     outcome = Outcome(
         Status.INTERRUPTED,
@@ -211,7 +217,14 @@ def interrupted_row(
         started_at=started_at,
     )
     return trial_row(
-        spec, identity, cell, attempt, outcome, engine_version=engine_version, changed=changed
+        spec,
+        identity,
+        cell,
+        attempt,
+        outcome,
+        engine_version=engine_version,
+        changed=changed,
+        sequence=sequence,
     )
 
 

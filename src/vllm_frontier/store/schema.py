@@ -94,6 +94,7 @@ _TRIALS: _Columns = (
     ("doubt", _TEXT, "why an inferred row may be wrong; null: vLLM's arithmetic refuses it"),
     ("device_gib", _REAL, "GiB of the card as vLLM sees it, where it says so"),
     ("model_context", _INT, "tokens; the model's longest window, where vLLM refuses a longer one"),
+    ("sequence", _INT, "orders attempts as the sweep learned of their end; of an open one, began"),
 )
 
 _RUNS: _Columns = (
