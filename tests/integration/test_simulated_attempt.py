@@ -29,8 +29,9 @@ MEMORY = {
 }
 FAULTS = (
     *(("spawn", "port"), ("spawn", "exit"), ("configure", "crash"), ("load", "oom")),
-    *(("profile", "contended"), ("allocate_kv", "kill"), ("capture_graphs", "hang")),
-    *(("warm_up", "exit"), ("ready", "crash"), ("fill", "refuse"), ("measure", "oom")),
+    *(("profile", "contended"), ("allocate_kv", "kill"), ("capture_graphs", "crash")),
+    *(("warm_up", "exit"), ("ready", "crash"), ("fill", "refuse"), ("fill", "hang")),
+    ("measure", "oom"),
 )
 
 
@@ -70,8 +71,7 @@ def described(outcome: Outcome) -> dict[str, Any]:
 def both(folder: Path, cell: Cell, **sections: Any) -> tuple[Outcome, Outcome]:
     """The real outcome, and what is said of it."""
     card = card_file(folder, **sections)
-    spec = sweep(card, replace(WORKLOAD, tasks=("edit", "code", "prose"), request_timeout_s=2.0))
-    spec = replace(spec, engine=replace(spec.engine, ready_timeout_s=3.0))
+    spec = sweep(card, replace(WORKLOAD, tasks=("edit", "code", "prose"), fill_timeout_s=5.0))
     known = load_card(card)
     return attempt(spec, folder, cell), simulate_attempt(
         known, cell, faults=FaultBook(known.faults)
