@@ -512,19 +512,21 @@ def test_a_named_limit_is_proven_by_the_first_cell_above_it() -> None:
     assert following.cell.utilization == 0.85
 
 
-def test_what_vllm_refuses_whatever_the_card_is_tried_where_least_is_asked() -> None:
-    """Speculation is not supported: that is known after a few launches, not after one a cell."""
+@pytest.mark.parametrize(
+    "why", [FailureClass.SPEC_UNSUPPORTED, FailureClass.OOM_LOAD, FailureClass.OOM_PROFILE]
+)
+def test_what_a_refusal_depends_on_is_found_with_few_launches(why: FailureClass) -> None:
+    """With any head it is refused: that is known after a few launches, not after one a cell."""
 
     def world(ask: Ask) -> Outcome:
         if ask.cell.depth:
-            return refused(FailureClass.SPEC_UNSUPPORTED, ask, phase=Phase.CONFIGURE)
+            return refused(why, ask, phase=Phase.LOAD)
         return MEMORY(ask)
 
     search = boundary()
     made = drive(search, world)
-    assert made[1][0].cell == Cell(1, 4096, False, 0.95)
     assert known(search, made) == {c: TRUTH[c] and not c.depth for c in CELLS}
-    assert len(made) <= 16
+    assert len(made) <= 20
 
 
 def test_a_model_that_is_missing_takes_few_launches() -> None:

@@ -183,6 +183,18 @@ def test_a_second_look_that_always_fails_ends() -> None:
     assert asked_of(search, world)[hole] <= 3
 
 
+def test_spot_checks_that_fail_end() -> None:
+    def world(ask: Ask) -> Outcome:
+        if ask.purpose is Purpose.AUDIT:
+            return refused(FailureClass.ENGINE_CRASHED, ask, phase=Phase.LOAD)
+        return MEMORY(ask)
+
+    made = drive(boundary(audit=3, retries=1), world)
+    checks = Counter(ask.cell for ask, _ in made if ask.purpose is Purpose.AUDIT)
+    assert 3 <= len(checks) <= 6
+    assert set(checks.values()) == {2}
+
+
 def test_answers_that_change_with_every_launch_end() -> None:
     turn: Counter[Cell] = Counter()
 

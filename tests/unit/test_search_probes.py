@@ -7,7 +7,7 @@ from search_under_test import CARD_GIB, SMALL, at, proofs, refused, speed_of, wo
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, StartupFacts
 from vllm_frontier.search.audit import around, least_certain, second_speed
-from vllm_frontier.search.lattice import Lattice
+from vllm_frontier.search.lattice import Lattice, Mask
 from vllm_frontier.search.limits import Limits
 from vllm_frontier.search.probes import next_probe
 from vllm_frontier.search.speeds import Speeds
@@ -21,8 +21,13 @@ NONE = Limits(CARD_GIB)
 
 def limits(**facts: float) -> Limits:
     known = Limits(CARD_GIB)
-    known.observe(StartupFacts(**facts))  # type: ignore[arg-type]
+    hear(known, StartupFacts(**facts))  # type: ignore[arg-type]
     return known
+
+
+def hear(known: Limits, facts: StartupFacts) -> None:
+    """Of a launch that was refused."""
+    known.observe(Cell(0, 4096, False, 0.85), facts, works=False)
 
 
 # Limits that vLLM names
@@ -44,16 +49,37 @@ def test_shares_above_what_is_free_and_windows_above_the_models() -> None:
 
 def test_of_what_is_free_the_last_word_counts_and_silence_changes_nothing() -> None:
     known = limits(free_gib=0.8 * CARD_GIB, model_context=8192)
-    known.observe(StartupFacts())
+    hear(known, StartupFacts())
     assert known.above_free(POINTS).all()
-    known.observe(StartupFacts(free_gib=CARD_GIB))
+    hear(known, StartupFacts(free_gib=CARD_GIB))
     assert not known.above_free(POINTS).any()
     assert known.above_model(POINTS).any()
 
 
 def test_a_log_rounds_what_is_free() -> None:
     # 21.6 of 24 GiB are wanted, and 21.595 are told as 21.6, or 21.59.
-    assert not limits(free_gib=21.59).above_free(POINTS)[..., 1].any()
+    assert {cell.utilization for cell in LATTICE.chosen(_above(limits(free_gib=21.59)))} == {0.95}
+    assert {c.utilization for c in LATTICE.chosen(_above(limits(free_gib=21.58)))} == {0.9, 0.95}
+
+
+def _above(known: Limits) -> Mask:
+    return LATTICE.nothing() | known.above_free(POINTS)
+
+
+def test_the_memory_that_vllm_sees_counts_not_that_of_the_configuration() -> None:
+    assert not _above(limits(free_gib=22.0, device_gib=23.0)).any()
+    assert _above(limits(free_gib=22.0, device_gib=26.0)).any()
+
+
+def test_what_works_beyond_a_limit_shows_that_there_is_none() -> None:
+    known = limits(free_gib=21.0, model_context=8192)
+    known.observe(Cell(0, 4096, False, 0.85), StartupFacts(), works=True)
+    assert known.above_free(POINTS).any()
+    known.observe(Cell(0, 4096, False, 0.95), StartupFacts(), works=True)
+    assert not known.above_free(POINTS).any()
+    assert known.above_model(POINTS).any()
+    known.observe(Cell(0, 16384, False, 0.85), StartupFacts(model_context=8192), works=True)
+    assert not known.above_model(POINTS).any()
 
 
 # Probes
@@ -115,17 +141,36 @@ def test_when_the_shortest_window_works_what_lies_between_is_halved() -> None:
     assert probe.utilization == 0.95
 
 
-@pytest.mark.parametrize("why", [FailureClass.SPEC_UNSUPPORTED, FailureClass.INVALID_ARGUMENT])
-def test_what_is_refused_by_rule_is_tried_where_least_is_asked(why: FailureClass) -> None:
+BY_RULE = [
+    *(FailureClass.SPEC_UNSUPPORTED, FailureClass.INVALID_ARGUMENT),
+    *(FailureClass.OOM_LOAD, FailureClass.OOM_PROFILE),
+]
+
+
+@pytest.mark.parametrize("why", BY_RULE)
+def test_where_nothing_tells_on_what_a_refusal_depends_least_is_asked(why: FailureClass) -> None:
+    easiest = Cell(0, 4096, False, 0.95)
     told = [(TOP, refused(why))]
-    probe = next_probe(proofs(told), NONE)
-    assert probe == Cell(1, 4096, False, 0.95)  # with speculation, too
-    assert next_probe(proofs([*told, (Cell(0, 4096, False, 0.95), works())]), NONE) is None
-    told.append((probe, refused(why)))
-    # Everything with speculation is refused now: nothing is left to try of its like.
-    assert next_probe(proofs(told), NONE) is None
-    without = [(at(TOP, depth=0), refused(why))]
-    assert next_probe(proofs(without), NONE) == Cell(0, 4096, False, 0.95)
+    assert next_probe(proofs(told), NONE) == easiest
+    # Everything is refused: nothing is left to find out.
+    assert next_probe(proofs([*told, (easiest, refused(why))]), NONE) is None
+
+
+@pytest.mark.parametrize("why", BY_RULE)
+def test_then_one_setting_at_a_time_until_it_is_found(why: FailureClass) -> None:
+    easiest = Cell(0, 4096, False, 0.95)
+    told = [(TOP, refused(why)), (easiest, works())]
+    graphs = at(easiest, graphs=True)
+    assert next_probe(proofs(told), NONE) == graphs
+    told.append((graphs, works()))
+    depth = at(easiest, depth=TOP.depth)
+    assert next_probe(proofs(told), NONE) == depth
+    # It is the depth: what lies between is halved.
+    found = next_probe(proofs([*told, (depth, refused(why))]), NONE)
+    assert found == at(easiest, depth=1)
+    # It is not: the window is left.
+    told.append((depth, works()))
+    assert next_probe(proofs(told), NONE) == at(easiest, context=TOP.context)
 
 
 # Where launches disagree

@@ -22,9 +22,18 @@ from search_under_test import (
 from vllm_frontier.config import compose_sweep
 from vllm_frontier.grid import Axis, Cell, Grid
 from vllm_frontier.outcome import FailureClass, Outcome, Phase, Status
-from vllm_frontier.search import Ask, Contradiction, Knowledge, infer
+from vllm_frontier.search import Ask, Contradiction, infer
 from vllm_frontier.search.lattice import Lattice
-from vllm_frontier.search.proof import DISAGREEMENT, MONOTONY, Evidence, holds_for, speaks_for
+from vllm_frontier.search.proof import (
+    DISAGREEMENT,
+    ELSEWHERE,
+    MONOTONY,
+    NOT_ARITHMETIC,
+    Evidence,
+    Proofs,
+    holds_for,
+    speaks_for,
+)
 
 MIDDLE = Cell(1, 16384, True, 0.9)
 KV = {FailureClass.KV_TOO_SMALL, FailureClass.KV_NONE, FailureClass.STATE_SLOTS_TOO_FEW}
@@ -108,7 +117,7 @@ def test_a_second_refusal_confirms_the_first(why: FailureClass) -> None:
         for cell in SMALL.cells()
         if cell not in (MIDDLE, harder) and reaches(why, MIDDLE, cell)
     }
-    assert {each.doubt for each in found.inferences} == {MONOTONY}
+    assert {each.doubt for each in found.inferences} == {NOT_ARITHMETIC}
     assert both.isolated() == []
 
 
@@ -200,14 +209,37 @@ def test_a_larger_share_is_proven_only_where_it_served(
 
 def test_cells_between_a_refusal_and_a_harder_one_that_works_are_disputed() -> None:
     low, high = at(MIDDLE, context=8192), at(MIDDLE, context=65536)
-    found = learned([(low, refused()), (high, works())])
+    told = proofs([(low, refused()), (high, works())])
+    found = told.knowledge()
     assert found.contradictions == (Contradiction(works=high, fails=low),)
-    disputed = {each.cell for each in found.inferences if each.doubt == DISAGREEMENT}
-    assert disputed == {at(MIDDLE, context=16384), at(MIDDLE, context=32768)}
-    settled = {each.cell: each.doubt for each in found.inferences if each.cell not in disputed}
-    # What both agree on stays: shorter windows work, a deeper head is refused.
-    assert settled[at(MIDDLE, context=4096)] == MONOTONY
-    assert settled[at(MIDDLE, depth=2)] is None
+    assert set(told.lattice.chosen(told.disputed)) == {
+        at(MIDDLE, context=16384),
+        at(MIDDLE, context=32768),
+    }
+    doubts = {each.cell: (each.works, each.doubt) for each in found.inferences}
+    # Each is given the answer of the launch that is nearer.
+    assert doubts[at(MIDDLE, context=16384)] == (False, DISAGREEMENT)
+    assert doubts[at(MIDDLE, context=32768)] == (True, DISAGREEMENT)
+    # Shorter windows work, and no arithmetic is firm that one launch did not keep to.
+    assert doubts[at(MIDDLE, context=4096)] == (True, MONOTONY)
+    assert doubts[at(MIDDLE, depth=2)] == (False, DISAGREEMENT)
+
+
+def test_a_kind_of_refusal_that_was_contradicted_is_nowhere_firm() -> None:
+    low, high = at(MIDDLE, context=8192), at(MIDDLE, context=65536)
+    elsewhere = Cell(3, 4096, True, 0.85)
+    free = Cell(0, 4096, False, 0.95)
+    found = learned(
+        [
+            (low, refused()),
+            (high, works()),
+            (elsewhere, refused()),
+            (free, refused(FailureClass.UTILIZATION_ABOVE_FREE)),
+        ]
+    )
+    doubts = {each.cell: each.doubt for each in found.inferences}
+    assert doubts[at(elsewhere, context=8192)] == ELSEWHERE
+    assert doubts[at(free, context=65536)] is None
 
 
 def test_the_nearest_working_launch_is_named_in_a_contradiction() -> None:
@@ -342,20 +374,21 @@ def test_the_order_of_launches_does_not_matter(
         (cell, works() if why is None else refused(why))
         for cell, why in zip(cells[6:], whys, strict=True)
     ]
-    one = learned(outcomes)
+    one = proofs(outcomes)
     draw.shuffle(outcomes)
-    other = learned(outcomes)
+    other = proofs(outcomes)
     assert _told(one) == _told(other)
     assert {each.fails for each in one.contradictions} == {
         each.fails for each in other.contradictions
     }
 
 
-def _told(found: Knowledge) -> list[tuple[Cell, bool | None, str | None]]:
+def _told(found: Proofs) -> list[tuple[Cell, bool | None, bool]]:
     """What is said of each cell; a disputed one is given the answer of the nearest launch."""
+    disputed = set(found.lattice.chosen(found.disputed))
     return [
-        (each.cell, None if each.doubt == DISAGREEMENT else each.works, each.doubt)
-        for each in found.inferences
+        (each.cell, None if each.cell in disputed else each.works, each.doubt is None)
+        for each in found.knowledge().inferences
     ]
 
 
