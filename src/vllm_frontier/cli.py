@@ -316,9 +316,10 @@ def _run(
 
 
 def _left_open(finished: Finished) -> str:
-    """How many cells have no answer, and why; empty where all have one."""
+    """What was not launched that would have been, and why; empty where all is as it should be."""
     if not finished.left:
-        return ""
+        ended = finished.out_of_budget and not finished.aside
+        return "The search would launch more, but its budget is used up." if ended else ""
     if finished.aside:
         return f"{finished.left} cells were not reached, for want of a card."
     if finished.out_of_budget:

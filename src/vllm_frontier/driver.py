@@ -72,7 +72,6 @@ class Driver:
         environment: the environment as it is before Ray changes it; launches inherit this and
             nothing of Ray's.
         aside: cards (UUIDs) that were set aside and not taken back, and why.
-        launches: attempts that were begun.
     """
 
     def __init__(
@@ -96,7 +95,6 @@ class Driver:
         self._sequence = 0
         self.environment = dict(os.environ)
         self.aside: dict[tuple[str, ...], str] = {}
-        self.launches = 0
 
     # Earlier runs of the sweep
 
@@ -161,7 +159,6 @@ class Driver:
             sequence=self._following(),
         )
         self._store.write_attempt(paths, row, {})
-        self.launches += 1
         self._open[cell, paths.number] = paths
         self._rows[cell, paths.number] = row
         self._display.attempt_began(cell, paths.number)

@@ -27,10 +27,9 @@ def inferred_rows(
 
     Returns:
         Rows with status `inferred` and attempt 0, in the order of the grid. `evidence` and
-        `evidence_cell` are those of a launch; there are no times and no facts.
+        `evidence_cell` are those of a launch; there are no times and no facts. None where every
+        cell is launched, unless a search that infers began the sweep.
     """
-    if spec.search.strategy == "exhaustive":
-        return []
     ended = in_order(records)
     found = infer(spec, ((record.cell, record.outcome()) for record in ended))
     answers = {record.cell: record for record in ended if record.status.is_final}

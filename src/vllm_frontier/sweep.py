@@ -42,7 +42,8 @@ class Finished:
         cells: those that were launched, by the status of the attempt that counts.
         inferred: those that were not, and whose answer follows from others.
         planned: how many the grid has.
-        out_of_budget: whether the budget of the search, or the want of a card, ended it.
+        out_of_budget: whether it would go on, had not the budget of the search, or the want of a
+            card, ended it.
         aside: cards (UUIDs) that were set aside, and why.
     """
 
@@ -136,7 +137,7 @@ def run_sweep(
         cells=driver.settled(cells),
         inferred=inferred,
         planned=len(cells),
-        out_of_budget=not search.finished or driver.launches == spec.search.max_launches,
+        out_of_budget=search.cut_short or not search.finished,
         aside=driver.aside,
     )
 
