@@ -199,6 +199,7 @@ def test_a_budget_ends_the_search(budget: int) -> None:
     made = drive(search, MEMORY)
     assert len(made) == budget
     assert made == drive(boundary(), MEMORY)[:budget]
+    assert search.cut_short
     assert search.outlook.launches_left == 0
     assert search.outlook.known < len(CELLS)
 
@@ -218,6 +219,9 @@ def test_a_budget_counts_launches_that_are_out() -> None:
 
 def test_launches_made_before_do_not_count_in_the_budget_of_this_run() -> None:
     made = drive(boundary(), MEMORY)
+    enough = boundary(max_launches=len(made))
+    assert drive(enough, MEMORY) == made
+    assert not enough.cut_short
     search = boundary(max_launches=2)
     for ask, outcome in made[:4]:
         search.tell(ask.cell, outcome)

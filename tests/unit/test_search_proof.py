@@ -404,6 +404,11 @@ def test_only_a_search_for_boundaries_infers() -> None:
 
     assert count("search=exhaustive") == 0
     assert count("search=boundary", "search.verify=all") == 0
+    # A sweep that was begun with inference keeps what was known.
+    deep = Cell(1, 8192, False, 0.9)
+    outcome.append((deep, works(Ask(deep, with_speed=False))))
+    assert count("search=exhaustive", "grid.utilization=[0.9]") == 2
+    outcome.pop()
     assert count("search=boundary", "grid.utilization=[0.9]") == 1
     crash = refused(FailureClass.ENGINE_CRASHED)
     spec = compose_sweep(
