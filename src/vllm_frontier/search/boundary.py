@@ -280,16 +280,16 @@ class Boundary:
         if not view.proofs.evidence:
             return
         score = view.usefulness(view.proofs.open)
-        ends = choice.last_in_column(view.mean, view.sd)
         worth = view.likely & view.lattice.mask(self._may_measure)
         targets = longest_windows(view.lattice, worth, FRONTIER)
         for cell in without_speed(targets, FRONTIER, self._speeds, self._out):
             if cell in self._again:
                 continue
             at = view.lattice.at(cell)
-            if view.proofs.works.flat[at] or ends.flat[at] >= _LIKELY_NEEDED:
-                needs = view.proofs.open.flat[at] and score.flat[at] >= _LIKELY_NEEDED
-                yield Ask(cell, Purpose.PROOF if needs else Purpose.SPEED)
+            if view.proofs.works.flat[at]:
+                yield Ask(cell, Purpose.SPEED)
+            elif score.flat[at] >= _LIKELY_NEEDED:
+                yield Ask(cell, Purpose.PROOF)
 
     def _speed(self, view: _View) -> Iterator[Ask]:
         worth = view.proofs.works & view.lattice.mask(self._may_measure)

@@ -71,14 +71,6 @@ def coverage(lattice: Lattice, needed: Mask, mean: Floats) -> Floats:
     return np.where(works, by_working, by_refusal)
 
 
-def last_in_column(mean: Floats, sd: Floats) -> Floats:
-    """How likely each point works while the next longer window does not, 0 to 1."""
-    works = _cdf(mean / sd)
-    longer = np.zeros(mean.shape)
-    longer[:, :, :-1] = works[:, :, 1:]
-    return np.maximum(works - longer, 0.0)
-
-
 def halving(lattice: Lattice, open_cells: Mask) -> Floats:
     """How much of what is open an answer settles at least, whichever way it goes."""
     settled = np.minimum(lattice.count_easier(open_cells), lattice.count_harder(open_cells))
