@@ -181,7 +181,7 @@ def make_tables(store: SweepStore, spec: SweepSpec) -> frozenset[Cell]:
 
     planned = tables.planned(spec.grid.cells()).lazy()
     known = store.outcomes()
-    inferred = inferred_rows(spec, store.identity, known)
+    inferred = inferred_rows(spec, store.identities, known, now=store.identity)
     store.compact(inferred, partial(derived_tables, planned=planned), known)
     return frozenset(rows.cell_of(row) for row in inferred)
 

@@ -39,7 +39,7 @@ def load(folder: Path) -> Result:
     store = SweepStore.open(folder)
     spec = spec_from_document(store.config, secrets=False)
     known = store.outcomes()
-    trials, runs = store.tables(inferred_rows(spec, store.identity, known), known)
+    trials, runs = store.tables(inferred_rows(spec, store.identities, known), known)
     planned = tables.planned(spec.grid.cells())
     derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy())
     return Result(

@@ -33,7 +33,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     records = store.outcomes()
     latest = _latest(records)
     planned = [latest[cell] for cell in cells if cell in latest]
-    inferred = {cell_of(row) for row in inferred_rows(spec, store.identity, records)}
+    inferred = {cell_of(row) for row in inferred_rows(spec, store.identities, records)}
     launched = [each for each in planned if each.cell not in inferred]
     writer = store.writer()
     open_attempts = [each for each in planned if each.status is Status.INTERRUPTED]

@@ -44,8 +44,12 @@ class Manifest:
 
     def knows(self, identity: SweepIdentity) -> bool:
         """Whether the sweep ran under this identity before."""
-        known = (self.identity, *(change.identity for change in self.changes))
-        return identity.digest in {each.digest for each in known}
+        return identity.digest in {each.digest for each in self.identities}
+
+    @property
+    def identities(self) -> tuple[SweepIdentity, ...]:
+        """All under which the sweep ran, first the one with which it was begun."""
+        return (self.identity, *(change.identity for change in self.changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,12 @@ def foreign_files(paths: SweepPaths) -> list[str]:
 
 def differences(stored: Manifest, given: Manifest) -> list[Difference]:
     """In what of model, card, engine and fixed arguments two sweeps differ."""
-    return list(_differences(stored.identity.cell_part, given.identity.cell_part))
+    return identity_differences(stored.identity, given.identity)
+
+
+def identity_differences(there: SweepIdentity, here: SweepIdentity) -> list[Difference]:
+    """In what of model, card, engine and fixed arguments two identities differ."""
+    return list(_differences(there.cell_part, here.cell_part))
 
 
 def fixed_differences(stored: Manifest, given: Manifest) -> list[Difference]:

@@ -160,7 +160,7 @@ def inferred_row(
         evidence_cell: cell_id of the launched cell from which it follows.
         doubt: why it may be wrong.
         engine_version: that of the evidence.
-        changed: that of the evidence.
+        changed: that of the evidence, or how its identity differs from that of the sweep now.
     """
     return {
         **_fixed(spec, identity, cell, 0),

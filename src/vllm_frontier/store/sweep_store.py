@@ -38,6 +38,7 @@ class SweepStore:
         paths: the names of the sweep's files.
         config: the resolved configuration as recorded in `sweep.yaml`.
         identity: what decides the sweep's results; of a reader's store, as it was begun.
+        identities: all under which it ran, first the one with which it was begun.
         changed: how the identity differs from that with which the sweep was begun, such as
             `engine.version 0.31.0 -> 0.32.0`; None when it does not.
     """
@@ -52,6 +53,7 @@ class SweepStore:
         self.paths = paths
         self.config: Mapping[str, Any] = content.config
         self.identity: SweepIdentity = content.identity
+        self.identities = content.identities
         self.changed = changed
         self._lock = lock
 
