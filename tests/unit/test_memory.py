@@ -364,45 +364,71 @@ def test_imagined_facts_are_those_of_the_launch() -> None:
 
 # Whatever a log says
 
-gib = st.one_of(st.none(), st.floats(-200, 1000, allow_nan=False))
-count = st.one_of(st.none(), st.integers(0, 10**9))
-any_facts = st.builds(
-    StartupFacts,
-    kv_needed_gib=gib,
-    kv_available_gib=gib,
-    max_context_estimate=count,
-    kv_tokens=count,
-    weights_gib=gib,
-    activation_gib=gib,
-    graph_gib=gib,
-)
-any_cell = st.builds(
-    Cell,
-    depth=st.integers(0, 64),
-    context=st.integers(1, 10**7),
-    graphs=st.booleans(),
-    utilization=st.floats(0.01, 1.0),
-)
+
+def facts_within(low: float, high: float, tokens: int) -> st.SearchStrategy[StartupFacts]:
+    gib = st.one_of(st.none(), st.floats(low, high))
+    count = st.one_of(st.none(), st.integers(0, tokens))
+    return st.builds(
+        StartupFacts,
+        kv_needed_gib=gib,
+        kv_available_gib=gib,
+        max_context_estimate=count,
+        kv_tokens=count,
+        weights_gib=gib,
+        activation_gib=gib,
+        graph_gib=gib,
+    )
+
+
+def cells_within(depth: int, shortest: int, longest: int) -> st.SearchStrategy[Cell]:
+    return st.builds(
+        Cell,
+        depth=st.integers(0, depth),
+        context=st.integers(shortest, longest),
+        graphs=st.booleans(),
+        utilization=st.floats(0.01, 1.0),
+    )
+
+
+def observed(cell: Cell, facts: StartupFacts, fits: bool) -> Outcome:
+    return works(Ask(cell), facts=facts) if fits else refused(facts=facts)
 
 
 @settings(deadline=None, max_examples=50)
 @given(
-    launches=st.lists(st.tuples(any_cell, any_facts, st.booleans()), max_size=8),
+    launches=st.lists(
+        st.tuples(cells_within(64, 1, 10**7), facts_within(-200, 1000, 10**9), st.booleans()),
+        max_size=8,
+    ),
     card=st.sampled_from([0.5, CARD, 640.0]),
 )
-def test_any_figures_leave_finite_predictions_and_a_covariance(
+def test_any_figures_leave_finite_predictions(
     launches: list[tuple[Cell, StartupFacts, bool]], card: float
 ) -> None:
     model = MemoryModel(card)
     for cell, facts, fits in launches:
-        outcome = works(Ask(cell), facts=facts) if fits else refused(facts=facts)
-        model.observe(cell, outcome)
+        model.observe(cell, observed(cell, facts, fits))
         mean, sd = model.margins([*GRID, cell])
         assert np.isfinite(mean).all()
         assert np.isfinite(sd).all()
         assert (sd > 0).all()
         assert 0 <= model.predict(cell).probability <= 1
+        model.imagined_facts(cell)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    launches=st.lists(
+        st.tuples(cells_within(8, 1024, 262144), facts_within(-5, 30, 500000), st.booleans()),
+        max_size=8,
+    )
+)
+def test_figures_of_a_card_leave_a_covariance(
+    launches: list[tuple[Cell, StartupFacts, bool]],
+) -> None:
+    model = MemoryModel(CARD)
+    for cell, facts, fits in launches:
+        model.observe(cell, observed(cell, facts, fits))
         assert np.array_equal(model._cov, model._cov.T)
         eigenvalues = np.linalg.eigvalsh(model._cov)
         assert eigenvalues.min() >= -1e-6 * eigenvalues.max()
-        model.imagined_facts(cell)
