@@ -18,6 +18,8 @@ from vllm_frontier.engine.simulated.faults import FaultBook
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Outcome, Purpose, Status
 from vllm_frontier.search import Ask, Knowledge, create_search, infer
+from vllm_frontier.search.proof import is_uncertain
+from vllm_frontier.search.speeds import group_of, lenders
 from vllm_frontier.spec import SweepSpec
 
 
@@ -66,8 +68,8 @@ class Rehearsal:
 
     @property
     def uncertain(self) -> list[Cell]:
-        """Inferred cells that may be wrong all the same."""
-        return [each.cell for each in self.knowledge.inferences if each.doubt is not None]
+        """Inferred cells that there is a reason to doubt."""
+        return [each.cell for each in self.knowledge.inferences if is_uncertain(each.doubt)]
 
     @cached_property
     def status(self) -> dict[Cell, Status]:
@@ -154,18 +156,16 @@ def truth_of(spec: SweepSpec, card: SimulatedCard) -> dict[Cell, Outcome]:
 
 
 def _speeds(launches: list[Launched], answers: Mapping[Cell, bool]) -> dict[Cell, float]:
-    """Own speeds, and for other cells that of their group's longest window."""
+    """Own speeds, and for other cells that of the one that lends it to their group."""
     own = {
         each.ask.cell: each.outcome.speed.decode_tok_s
         for each in launches
         if each.outcome.speed is not None
     }
-    lent: dict[tuple[object, ...], float] = {}
-    for cell in sorted(own, key=lambda cell: (cell.context, -cell.utilization)):
-        lent[cell.extra, cell.depth, cell.graphs] = own[cell]
+    lent = {group: own[cell] for group, cell in lenders(own).items()}
     found: dict[Cell, float] = {}
     for cell, works in answers.items():
-        speed = own.get(cell, lent.get((cell.extra, cell.depth, cell.graphs)))
+        speed = own.get(cell, lent.get(group_of(cell)))
         if works and speed is not None:
             found[cell] = speed
     return found

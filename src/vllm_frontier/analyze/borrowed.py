@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from vllm_frontier.analyze.latest import CELL, counted, works
+from vllm_frontier.analyze.latest import AXES, CELL, counted, works
 from vllm_frontier.analyze.speed import SPEEDS, with_speeds
+from vllm_frontier.search.speeds import lenders
+from vllm_frontier.store.rows import cell_of
 
 SAME_SPEED = ("depth", "graphs", "extra")
 """The axes that decide a cell's decode speed."""
@@ -18,8 +20,8 @@ SAME_SPEED = ("depth", "graphs", "extra")
 def working_speeds(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     """Every cell that works and has a speed, its own or a borrowed one.
 
-    A speed is borrowed from the measured cell with the longest window among those of the same
-    depth, graphs and further axes; of several from that with the smallest share of the card.
+    A speed is borrowed from the measured cell that lends its own to those of the same depth,
+    graphs and further axes.
 
     Args:
         trials: the table `trials`.
@@ -33,14 +35,13 @@ def working_speeds(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     measured = with_speeds(cells, runs).with_columns(speed_cell=pl.col("cell_id"))
     names = measured.collect_schema().names()
     lent = [*SPEEDS, "speed_cell", "spec_state"]
-    lenders = (
-        measured.sort("context", "utilization", "cell_id", descending=[True, False, False])
-        .unique(SAME_SPEED, keep="first", maintain_order=True)
-        .select(*SAME_SPEED, *lent)
-    )
+    axes = measured.select("cell_id", *AXES).collect()
+    ids = {cell_of(row): row["cell_id"] for row in axes.iter_rows(named=True)}
+    lending = [ids[cell] for cell in lenders(ids).values()]
+    lent_speeds = measured.filter(pl.col("cell_id").is_in(lending)).select(*SAME_SPEED, *lent)
     borrowed = (
         cells.drop(lent, strict=False)
         .join(measured, on=CELL, how="anti")
-        .join(lenders, on=SAME_SPEED, how="inner")
+        .join(lent_speeds, on=SAME_SPEED, how="inner")
     )
     return pl.concat([measured, borrowed.select(names)])

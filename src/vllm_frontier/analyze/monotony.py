@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred, works
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Phase, Purpose
-from vllm_frontier.search.lattice import Points
+from vllm_frontier.search.lattice import Points, apart
 from vllm_frontier.search.proof import DISAGREEMENT, Evidence, speaks_for
 from vllm_frontier.store.rows import cell_of
 
@@ -87,8 +86,8 @@ def audits(trials: pl.LazyFrame) -> pl.LazyFrame:
     found = []
     for one in launches:
         if one.row["purpose"] == Purpose.AUDIT:
-            earlier = [each for each in launches if _before(each, one)]
-            says_works = any(_asks_as_much(each.cell, one.cell) for each in _works(earlier))
+            here, earlier = Points.of(one.cell), [each for each in launches if _before(each, one)]
+            says_works = any(here.no_harder_than(each.cell).all() for each in _works(earlier))
             says_fails = any(_denied(each, [one]) for each in _refused(earlier))
             expected = says_fails if one.row["failure_class"] is None else says_works
             agrees = says_works if one.row["failure_class"] is None else says_fails
@@ -106,40 +105,13 @@ def _denied(refusal: _Launch, others: Sequence[_Launch]) -> list[_Launch]:
     """Those of some launches of which a refusal says that they are refused, too."""
     if not others or refusal.row["failure_class"] is None:
         return []
-    extras = np.empty(len(others), dtype=object)
-    for index, each in enumerate(others):
-        extras[index] = each.cell.extra
-    points = Points(
-        extras,
-        np.array([each.cell.depth for each in others]),
-        np.array([each.cell.context for each in others]),
-        np.array([each.cell.graphs for each in others]),
-        np.array([each.cell.utilization for each in others]),
-    )
+    points = Points.of(*(each.cell for each in others))
     denied = speaks_for(refusal.evidence(), points)
     return [each for each, said in zip(others, denied, strict=True) if said]
 
 
 def _nearest(one: _Launch, others: Sequence[_Launch]) -> _Launch:
-    def steps(other: _Launch) -> tuple[Any, ...]:
-        return (
-            abs(one.cell.depth - other.cell.depth),
-            one.cell.graphs != other.cell.graphs,
-            abs(one.cell.utilization - other.cell.utilization),
-            abs(one.cell.context - other.cell.context),
-        )
-
-    return min(others, key=steps)
-
-
-def _asks_as_much(one: Cell, other: Cell) -> bool:
-    return (
-        one.extra == other.extra
-        and one.depth >= other.depth
-        and one.context >= other.context
-        and one.graphs >= other.graphs
-        and one.utilization <= other.utilization
-    )
+    return min(others, key=lambda other: apart(one.cell, other.cell))
 
 
 def _before(one: _Launch, other: _Launch) -> bool:

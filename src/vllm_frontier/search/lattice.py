@@ -36,17 +36,44 @@ class Points:
     utilization: NDArray[Any]
 
     @classmethod
-    def of(cls, cell: Cell) -> Points:
-        """A single point."""
-        extras = np.empty(1, dtype=object)
-        extras[0] = cell.extra
-        values = (cell.depth, cell.context, cell.graphs, cell.utilization)
-        return cls(extras, *(np.array([value]) for value in values))
+    def of(cls, *cells: Cell) -> Points:
+        """Some points, one after another."""
+        extras = np.empty(len(cells), dtype=object)
+        for index, cell in enumerate(cells):
+            extras[index] = cell.extra
+        return cls(
+            extras,
+            np.array([cell.depth for cell in cells]),
+            np.array([cell.context for cell in cells]),
+            np.array([cell.graphs for cell in cells]),
+            np.array([cell.utilization for cell in cells]),
+        )
 
     def has_extra(self, extra: Extra) -> Mask:
         """Which of them have these further axes."""
         flat = [each == extra for each in self.extras.flat]
         return np.array(flat, dtype=bool).reshape(self.extras.shape)
+
+    def no_harder_than(self, cell: Cell) -> Mask:
+        """Which of them ask for no more than a cell on any axis."""
+        mask: Mask = (
+            self.has_extra(cell.extra)
+            & (self.depth <= cell.depth)
+            & (self.context <= cell.context)
+            & (self.graphs <= cell.graphs)
+            & (self.utilization >= cell.utilization)
+        )
+        return mask
+
+
+def apart(one: Cell, other: Cell) -> tuple[float, ...]:
+    """How far two cells are apart, deeper differences first."""
+    return (
+        abs(one.depth - other.depth),
+        one.graphs != other.graphs,
+        abs(one.utilization - other.utilization),
+        abs(one.context - other.context),
+    )
 
 
 class Lattice:
@@ -126,14 +153,7 @@ class Lattice:
 
     def no_harder_than(self, cell: Cell) -> Mask:
         """Points that ask for no more than a cell in any axis."""
-        points = self.points
-        mask: Mask = self.nothing() | (
-            points.has_extra(cell.extra)
-            & (points.depth <= cell.depth)
-            & (points.context <= cell.context)
-            & (points.graphs <= cell.graphs)
-            & (points.utilization >= cell.utilization)
-        )
+        mask: Mask = self.nothing() | self.points.no_harder_than(cell)
         return mask
 
     def column(self, cell: Cell) -> Mask:

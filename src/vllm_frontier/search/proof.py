@@ -17,7 +17,7 @@ import numpy as np
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Outcome, Phase, Status
 from vllm_frontier.search.knowledge import Contradiction, Inference, Knowledge
-from vllm_frontier.search.lattice import Lattice, Mask, Points
+from vllm_frontier.search.lattice import Lattice, Mask, Points, apart
 
 # vLLM's own arithmetic, or its own rules: another launch would be refused by the same words.
 ARITHMETIC = frozenset(
@@ -44,6 +44,11 @@ MONOTONY = "presumes that nothing but memory decides"
 ELSEWHERE = "launches elsewhere disagree with such a refusal"
 NOT_ARITHMETIC = "refused for a reason that need not hold here"
 DISAGREEMENT = "launches near it disagree"
+
+
+def is_uncertain(doubt: str | None) -> bool:
+    """Whether there is more to doubt of an inferred cell than that it was not launched itself."""
+    return doubt not in (None, MONOTONY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +286,7 @@ class Proofs:
         for refusal in self._refusing():
             against = self._against(refusal)
             if against:
-                near = min(against, key=lambda cell: _steps(refusal.cell, cell))
+                near = min(against, key=lambda cell: apart(refusal.cell, cell))
                 found.append(Contradiction(works=near, fails=refusal.cell))
         return tuple(found)
 
@@ -330,16 +335,6 @@ def _second(refusal: Evidence, other: Evidence) -> bool:
         # What lies beside the share hardly depends on the window.
         cell = replace(cell, context=max(cell.context, refusal.cell.context))
     return other.failure_class is refusal.failure_class and holds_for(refusal, cell)
-
-
-def _steps(one: Cell, other: Cell) -> tuple[float, ...]:
-    """How far two cells are apart, deeper differences first."""
-    return (
-        abs(one.depth - other.depth),
-        one.graphs != other.graphs,
-        abs(one.utilization - other.utilization),
-        abs(one.context - other.context),
-    )
 
 
 def prove(lattice: Lattice, outcomes: Iterable[tuple[Cell, Outcome]], retries: int) -> Proofs:

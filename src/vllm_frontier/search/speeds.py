@@ -29,6 +29,14 @@ def group_of(cell: Cell) -> Group:
     return cell.extra, cell.depth, cell.graphs
 
 
+def lenders(cells: Iterable[Cell]) -> dict[Group, Cell]:
+    """The cell of each group whose speed the others have: longest window, then smallest share."""
+    found: dict[Group, Cell] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.context, -cell.utilization)):
+        found[group_of(cell)] = cell
+    return found
+
+
 def assumed_speed(depth: int, graphs: bool) -> float:
     """An order for groups that were not measured: deeper is faster, and graphs are.
 
@@ -89,11 +97,9 @@ class Speeds:
         return cell in self._by_group.get(group_of(cell), {})
 
     def of(self, group: Group) -> float | None:
-        """The speed of a group, tokens/s: that of its longest window, then smallest share."""
-        known = self._with_figure(group)
-        if not known:
-            return None
-        return min(known, key=lambda each: (-each.cell.context, each.cell.utilization)).decode_tok_s
+        """The speed of a group, tokens/s."""
+        known = {each.cell: each for each in self._with_figure(group)}
+        return known[lenders(known)[group]].decode_tok_s if known else None
 
     def groups(self) -> Iterator[tuple[Group, tuple[Measured, ...]]]:
         """What was measured, by group."""

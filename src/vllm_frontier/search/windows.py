@@ -9,7 +9,7 @@ import numpy as np
 from vllm_frontier.grid import Cell
 from vllm_frontier.search.lattice import CONTEXT, Lattice, Mask
 from vllm_frontier.search.protocol import Ask
-from vllm_frontier.search.speeds import Speeds, group_of
+from vllm_frontier.search.speeds import Speeds, group_of, lenders
 
 FRONTIER, BOUNDARIES, ALL = "frontier", "boundaries", "all"
 
@@ -32,10 +32,7 @@ def longest_windows(lattice: Lattice, works: Mask, measure: str) -> list[Cell]:
     cells = list(lattice.chosen(ends))
     if measure == BOUNDARIES:
         return cells
-    best: dict[Hashable, Cell] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.context, -cell.utilization)):
-        best[group_of(cell)] = cell
-    return list(best.values())
+    return list(lenders(cells).values())
 
 
 def without_speed(
