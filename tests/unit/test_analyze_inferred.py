@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.frontier import frontier
-from vllm_frontier.analyze.monotony import audits, contested, contradictions
+from vllm_frontier.analyze.monotony import audits, contested, contradictions, unexplored_in
 from vllm_frontier.search.proof import DISAGREEMENT
 from vllm_frontier.store.schema import SCHEMAS
 from vllm_frontier.store.tables import frame
@@ -255,6 +255,23 @@ def test_a_refusal_says_what_its_reason_says() -> None:
     )
     found = contradictions(table).collect().select("works_cell_id", "fails_cell_id").rows()
     assert found == [("w", "smaller share"), ("w", "c3")]
+
+
+def test_a_contradicted_refusal_beside_cells_presumed_to_work_is_unexplored() -> None:
+    hole = {"cell_id": "hole", "context": 2048, "depth": 1, **REFUSED}
+    far = {"context": 1024, "depth": 2, **INFERRED}  # no neighbour: two axes differ
+    table = [{"context": 8192, "depth": 2}, hole, far]
+    assert unexplored_in(trials(*table)) == 0
+    for beside in ({"context": 4096}, {"context": 1024}, {"depth": 2}, {"depth": 0}):
+        neighbour = {"context": 2048, "depth": 1} | beside
+        assert unexplored_in(trials(*table, neighbour)) == 0  # launched
+        assert unexplored_in(trials(*table, neighbour | NO)) == 0
+        assert unexplored_in(trials(*table, neighbour | INFERRED)) == 1
+    second = {"cell_id": "second", "context": 2048, "depth": 2, **REFUSED}
+    both = trials(*table, second, {"context": 2048, "depth": 0, **INFERRED})
+    assert unexplored_in(both) == 2  # and the far one is beside the second
+    agreeing = trials(hole, {"context": 1024, "depth": 1, **INFERRED})
+    assert unexplored_in(agreeing) == 0
 
 
 def test_an_audit_is_wrong_when_all_launches_before_it_said_otherwise() -> None:

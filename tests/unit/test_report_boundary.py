@@ -95,7 +95,8 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     document = json.loads(json.dumps(result.document(result.load(plain))))
     cells, inferred = document["cells"], document["inferred"]
     made = sum(document["launches"].values())
-    assert cells["inferred"] == inferred["cells"] == inferred["firm"] + inferred["uncertain"]
+    assert cells["inferred"] == inferred["cells"] == inferred["firm"] + inferred["presumed"]
+    assert inferred["uncertain"] == document["unexplored"] == 0
     assert document["not_reached"] + sum(cells.values()) == 60
     assert made == cells["measured"] + cells["infeasible"] < 30
     assert document["launches"]["audit"] == inferred["audited"] == 2
@@ -190,7 +191,11 @@ def test_cells_in_doubt_are_named_and_their_boundaries_marked(plain: Path) -> No
     where = f"depth {cell['depth']}, context 24576"
     assert f"  {where}, graphs" in text
     assert text.count("in doubt") == 1
-    hidden = printed(document | {"contradictions": [pair] * 9, "contested": []})
+    assert "not looked around" not in text
+    one = printed(document | {"contradictions": [pair], "unexplored": 1})
+    assert "1 refused cell was not looked around further: how far it reaches is open." in one
+    hidden = printed(document | {"contradictions": [pair] * 9, "contested": [], "unexplored": 2})
+    assert "2 refused cells were not looked around further: how far they reach is open." in hidden
     assert hidden.count("refused  depth") == 6
     assert "and 3 more" in hidden
 

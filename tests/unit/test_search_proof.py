@@ -28,6 +28,7 @@ from vllm_frontier.search.proof import (
     DISAGREEMENT,
     ELSEWHERE,
     MONOTONY,
+    NEXT_TO_IT,
     NOT_ARITHMETIC,
     Evidence,
     Proofs,
@@ -221,7 +222,8 @@ def test_cells_between_a_refusal_and_a_harder_one_that_works_are_disputed() -> N
     assert doubts[at(MIDDLE, context=16384)] == (False, DISAGREEMENT)
     assert doubts[at(MIDDLE, context=32768)] == (True, DISAGREEMENT)
     # Shorter windows work, and no arithmetic is firm that one launch did not keep to.
-    assert doubts[at(MIDDLE, context=4096)] == (True, MONOTONY)
+    assert doubts[at(MIDDLE, context=4096)] == (True, NEXT_TO_IT)
+    assert doubts[at(MIDDLE, context=4096, graphs=False)] == (True, MONOTONY)
     assert doubts[at(MIDDLE, depth=2)] == (False, DISAGREEMENT)
 
 

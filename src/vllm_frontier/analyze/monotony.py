@@ -6,7 +6,7 @@ reason, and the search knows that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ import polars as pl
 from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred, works
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Phase, Purpose
-from vllm_frontier.search.lattice import Points, apart
+from vllm_frontier.search.lattice import Lattice, Points, apart
 from vllm_frontier.search.proof import DISAGREEMENT, Evidence, speaks_for
 from vllm_frontier.store.rows import cell_of
 
@@ -68,6 +68,34 @@ def contradictions(trials: pl.LazyFrame) -> pl.LazyFrame:
     return pl.LazyFrame(pairs, schema=schema)
 
 
+def unexplored(
+    cells: Sequence[Cell], presumed: Collection[Cell], contradicted: Iterable[Cell]
+) -> int:
+    """How many contradicted refusals were not looked around: it is not known how far they reach.
+
+    Args:
+        cells: the grid, or what is known of it.
+        presumed: cells that are inferred to work.
+        contradicted: cells that are refused although one that asks for more works.
+    """
+    refused = list(contradicted)
+    if not refused:
+        return 0
+    lattice = Lattice(cells)
+    beside = lattice.mask(presumed.__contains__)
+    return sum(
+        bool((lattice.neighbours(cell) & beside).any()) for cell in refused if cell in lattice
+    )
+
+
+def unexplored_in(trials: pl.LazyFrame) -> int:
+    """`unexplored` of the rows of a sweep."""
+    refused = contradictions(trials).select(pl.col(f"fails_{name}").alias(name) for name in AXES)
+    cells = counted(trials)
+    presumed = cells.filter(is_inferred(), works())
+    return unexplored(_cells(cells), set(_cells(presumed)), _cells(refused))
+
+
 def contested(trials: pl.LazyFrame) -> pl.LazyFrame:
     """The inferred cells of which launches say both: the column `cell_id`, sorted."""
     cells = counted(trials).filter(is_inferred(), pl.col("doubt") == DISAGREEMENT)
@@ -93,6 +121,10 @@ def audits(trials: pl.LazyFrame) -> pl.LazyFrame:
             agrees = says_works if one.row["failure_class"] is None else says_fails
             found.append({"cell_id": one.row["cell_id"], "wrong": expected and not agrees})
     return pl.LazyFrame(found, schema={"cell_id": pl.String, "wrong": pl.Boolean})
+
+
+def _cells(rows: pl.LazyFrame) -> list[Cell]:
+    return [cell_of(row) for row in rows.select(AXES).collect().iter_rows(named=True)]
 
 
 def _launches(rows: pl.LazyFrame) -> list[_Launch]:

@@ -25,8 +25,17 @@ def disagreement(document: Mapping[str, Any], heading: str) -> RenderableType:
         lines.append(Text.assemble(("refused  ", "red"), axes(pair["fails"])))
         lines.append(Text.assemble(("works    ", "green"), axes(pair["works"])))
     lines += _rest(pairs)
+    lines += [Text(each, style="yellow") for each in not_explored(document["unexplored"])]
     lines += _in_doubt(document["contested"])
     return Group(*lines)
+
+
+def not_explored(count: int) -> Iterable[str]:
+    """A line where it is not known how far contradicted refusals reach."""
+    if count == 1:
+        yield "1 refused cell was not looked around further: how far it reaches is open."
+    elif count:
+        yield f"{count} refused cells were not looked around further: how far they reach is open."
 
 
 def axes(cell: Mapping[str, Any]) -> str:

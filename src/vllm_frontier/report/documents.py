@@ -16,9 +16,10 @@ from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.latest import AXES, counted, is_inferred, works
-from vllm_frontier.analyze.monotony import audits, contested, contradictions
+from vllm_frontier.analyze.monotony import audits, contested, contradictions, unexplored_in
 from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
 from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.search.proof import is_uncertain
 
 SIMULATED = "simulated"
 
@@ -43,9 +44,11 @@ def show_document(
         JSON values. `sweep`; `simulated` (whether nothing here was measured on a card);
         `cells` (how many have each status); `not_reached` (cells of the grid without a row);
         `launches` (how many were made, by purpose); `inferred` (how many cells, how many of
-        them `firm` by vLLM's own arithmetic or `uncertain`, how many were `audited` by a launch
-        and how many `audit_wrong`); `contradictions` (launches that disagree, `works` and
-        `fails`); `contested` (inferred cells that are in doubt for that);
+        them `firm` by vLLM's own arithmetic, `presumed` because nothing speaks against them, or
+        `uncertain`, how many were `audited` by a launch and how many `audit_wrong`);
+        `contradictions` (launches that disagree, `works` and `fails`); `unexplored` (how many of
+        these have neighbours that are still inferred to work); `contested` (inferred cells that
+        are in doubt for that);
         `without_speed` (how many cells work of whose depth and graphs no speed is known);
         `frontier`, `boundaries`, `choices`, `speeds` (by depth and task, with acceptance by
         position) and `failures` (rows as objects, further axes as keys beside the built-in
@@ -64,6 +67,7 @@ def show_document(
         "launches": launches(table.lazy()),
         "inferred": _inferred(table),
         "contradictions": _contradictions(table.lazy()),
+        "unexplored": unexplored_in(table.lazy()),
         "contested": _contested(table.lazy()),
         "without_speed": _without_speed(table.lazy(), runs),
         "frontier": objects(frontier),
@@ -103,11 +107,13 @@ def launches(trials: pl.LazyFrame) -> dict[str, int]:
 
 def _inferred(trials: pl.DataFrame) -> dict[str, int]:
     rows = counted(trials.lazy()).filter(is_inferred()).collect()
-    uncertain = rows.height - rows["doubt"].null_count()
+    firm = rows["doubt"].null_count()
+    uncertain = sum(is_uncertain(doubt) for doubt in rows["doubt"])
     checked = audits(trials.lazy()).collect()
     return {
         "cells": rows.height,
-        "firm": rows.height - uncertain,
+        "firm": firm,
+        "presumed": rows.height - firm - uncertain,
         "uncertain": uncertain,
         "audited": checked.height,
         "audit_wrong": int(checked["wrong"].sum()),

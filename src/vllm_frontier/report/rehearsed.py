@@ -8,9 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from vllm_frontier.analyze.monotony import unexplored
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Purpose, Status
 from vllm_frontier.rehearse import Rehearsal
+from vllm_frontier.report.disagreement import not_explored
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.search.proof import DISAGREEMENT
@@ -30,11 +32,16 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
     `launches_exhaustive`; `hours` (simulated, of all launches one after another); `boundaries` (the
     other axes, `max_context_works`, `min_context_fails`, `verified`); `frontier` (the axes of its
     cells); `wrong_cells` and `inferred_wrong` (launched and inferred cells whose answer is not the
-    card's); `inferred`, `uncertain` (inferred cells that may be wrong) and `uncertain_wrong` (those
-    that are), `failed` (launched, without an answer), `not_reached`; `contradictions` (launches
-    that disagree: `works` asks for at least as much as `fails`).
+    card's); `inferred`, and how many of them are `firm` (by vLLM's own arithmetic), `presumed`
+    (nothing speaks against them) and `uncertain`; `uncertain_wrong` (how many of these are wrong);
+    `failed` (launched, without an answer), `not_reached`; `contradictions` (launches that disagree:
+    `works` asks for at least as much as `fails`) and `unexplored` (how many of these have
+    neighbours that are still inferred to work).
     """
     uncertain, wrong = set(found.uncertain), found.inferred_wrong
+    inferences = found.knowledge.inferences
+    firm = sum(each.doubt is None for each in inferences)
+    presumed = {each.cell for each in inferences if each.works}
     failed = {
         each.ask.cell
         for each in found.launches
@@ -54,7 +61,9 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
         "frontier": [cell.axes() for cell in found.frontier],
         "wrong_cells": len(found.wrong),
         "inferred_wrong": len(wrong),
-        "inferred": len(found.knowledge.inferences),
+        "inferred": len(inferences),
+        "firm": firm,
+        "presumed": len(inferences) - firm - len(uncertain),
         "uncertain": len(uncertain),
         "uncertain_wrong": sum(cell in uncertain for cell in wrong),
         "failed": len(failed),
@@ -63,6 +72,9 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
             {"works": each.works.axes(), "fails": each.fails.axes()}
             for each in found.knowledge.contradictions
         ],
+        "unexplored": unexplored(
+            list(found.truth), presumed, (each.fails for each in found.knowledge.contradictions)
+        ),
     }
 
 
@@ -149,6 +161,10 @@ def _verdict(told: Mapping[str, Any], search: SearchSpec) -> Iterator[str]:
         f"Compared with the card: {told['wrong_cells']} of {launched} launched and "
         f"{wrong} of {inferred} inferred cells are wrong."
     )
+    yield (
+        f"Inferred: {told['firm']} firm, {told['presumed']} presumed, "
+        f"{told['uncertain']} uncertain."
+    )
     if wrong:
         yield f"Of the wrong inferred ones, said to be uncertain: {told['uncertain_wrong']}."
     if told["failed"]:
@@ -163,6 +179,7 @@ def _verdict(told: Mapping[str, Any], search: SearchSpec) -> Iterator[str]:
     more = len(told["contradictions"]) - _LISTED_MAX
     if more > 0:
         yield f"  and {more} more; see --json."
+    yield from not_explored(told["unexplored"])
 
 
 def _why_open(search: SearchSpec) -> str:

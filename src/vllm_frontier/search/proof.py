@@ -44,6 +44,7 @@ MONOTONY = "presumes that nothing but memory decides"
 ELSEWHERE = "launches elsewhere disagree with such a refusal"
 NOT_ARITHMETIC = "refused for a reason that need not hold here"
 DISAGREEMENT = "launches near it disagree"
+NEXT_TO_IT = "next to a refusal that another launch contradicts"
 
 
 def is_uncertain(doubt: str | None) -> bool:
@@ -306,21 +307,24 @@ class Proofs:
             distance = np.where(scopes[each.cell], steps, _FAR)
             closer = distance < nearest
             nearest[closer], number[closer] = distance[closer], index
+        beside = lattice.nothing()
+        for cell in self._contradicted:
+            if cell in lattice:
+                beside |= lattice.neighbours(cell)
         return Knowledge(
             inferences=tuple(
-                self._inference(cell, evidence[number.flat[lattice.at(cell)]])
+                self._inference(cell, evidence[number.flat[lattice.at(cell)]], beside)
                 for cell in lattice.chosen(inferred)
             ),
             contradictions=self._contradictions,
         )
 
-    def _inference(self, cell: Cell, evidence: Evidence) -> Inference:
-        doubt = None
-        disputed = bool(self._disputed.flat[self.lattice.at(cell)])
-        if disputed or evidence.cell in self._contradicted:
+    def _inference(self, cell: Cell, evidence: Evidence, beside: Mask) -> Inference:
+        doubt, at = None, self.lattice.at(cell)
+        if self._disputed.flat[at] or evidence.cell in self._contradicted:
             doubt = DISAGREEMENT
         elif evidence.works:
-            doubt = MONOTONY
+            doubt = NEXT_TO_IT if beside.flat[at] else MONOTONY
         elif evidence.failure_class in self._broken:
             doubt = ELSEWHERE
         elif evidence.failure_class not in ARITHMETIC:
