@@ -21,7 +21,7 @@ from vllm_frontier.outcome import Outcome, Phase, Purpose, Run, Speed, Status
 from vllm_frontier.report import advice, result, state, terminal
 from vllm_frontier.report.progress import ProgressDisplay
 from vllm_frontier.search import create_search
-from vllm_frontier.search.proof import DISAGREEMENT
+from vllm_frontier.search.proof import DISAGREEMENT, MONOTONY
 from vllm_frontier.store.rows import run_rows, trial_row
 from vllm_frontier.store.sweep_store import SweepStore
 from vllm_frontier.store.tables import frame
@@ -232,6 +232,11 @@ def test_an_inferred_choice_says_what_it_follows_from(plain: Path) -> None:
     disputed = trials.with_columns(doubt=pl.lit(DISAGREEMENT))
     (doubtful,) = advice.choose(replace(found, trials=disputed), advice.Wanted()).choices
     assert "though other launches say it does not" in doubtful["note"]
+    changed = trials.with_columns(doubt=pl.lit("follows from a launch with another card.name"))
+    (doubtful,) = advice.choose(replace(found, trials=changed), advice.Wanted()).choices
+    assert "; in doubt: follows from a launch with another card.name; start it" in doubtful["note"]
+    usual = trials.with_columns(doubt=pl.lit(MONOTONY))
+    assert advice.choose(replace(found, trials=usual), advice.Wanted()).choices == chosen.choices
     without = trials.filter(pl.col("cell_id") != "c")
     choices = advice.choose(replace(found, trials=without), advice.Wanted()).choices
     assert {each["cell_id"]: each["note"] for each in choices} == {"a": None, "b": None}

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.frontier import frontier
-from vllm_frontier.analyze.monotony import contested
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import commands, documents
 from vllm_frontier.report.result import Result
+from vllm_frontier.search.proof import DISAGREEMENT, is_uncertain
 from vllm_frontier.store.rows import cell_of
 
 SCRIPT_NOTE = (
@@ -117,12 +117,14 @@ def _follows(result: Result, row: Mapping[str, Any]) -> str | None:
     evidence = trials.filter(pl.col("cell_id").is_in(its_row["evidence_cell"].to_list())).head(1)
     rests_on = [cell_of(each).label() for each in evidence.iter_rows(named=True)]
     follows = f"; follows from {rests_on[0]}, which works" if rests_on else ""
-    disputed = ", though other launches say it does not" if _disputed(result, row) else ""
-    return f"not launched itself{follows}{disputed}; start it once before you rely on it"
+    doubts = "".join(_in_doubt(doubt) for doubt in its_row["doubt"])
+    return f"not launched itself{follows}{doubts}; start it once before you rely on it"
 
 
-def _disputed(result: Result, row: Mapping[str, Any]) -> bool:
-    return row["cell_id"] in contested(result.trials.lazy()).collect()["cell_id"].to_list()
+def _in_doubt(doubt: str | None) -> str:
+    if doubt == DISAGREEMENT:
+        return ", though other launches say it does not"
+    return f"; in doubt: {doubt}" if is_uncertain(doubt) else ""
 
 
 def _reason(result: Result) -> str:
