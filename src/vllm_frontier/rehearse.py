@@ -67,6 +67,11 @@ class Rehearsal:
         return [cell for cell in self._mistaken() if cell in inferred]
 
     @property
+    def firm(self) -> list[Cell]:
+        """Inferred cells that vLLM's own arithmetic refuses."""
+        return [each.cell for each in self.knowledge.inferences if each.doubt is None]
+
+    @property
     def uncertain(self) -> list[Cell]:
         """Inferred cells that there is a reason to doubt."""
         return [each.cell for each in self.knowledge.inferences if is_uncertain(each.doubt)]

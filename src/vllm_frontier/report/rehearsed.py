@@ -40,7 +40,7 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
     """
     uncertain, wrong = set(found.uncertain), found.inferred_wrong
     inferences = found.knowledge.inferences
-    firm = sum(each.doubt is None for each in inferences)
+    firm = len(found.firm)
     presumed = {each.cell for each in inferences if each.works}
     failed = {
         each.ask.cell

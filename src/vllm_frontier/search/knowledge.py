@@ -18,6 +18,7 @@ class Inference:
         failure_class: why it does not work, which is the evidence's; None: it works.
         phase: where it would end.
         doubt: why it may be wrong all the same; None where vLLM's own arithmetic refuses it.
+            What is only presumed says that, too; see `proof.is_uncertain`.
     """
 
     cell: Cell
