@@ -41,11 +41,6 @@ class AttemptPaths:
         return self.root / "runs.parquet"
 
     @property
-    def telemetry_parquet(self) -> Path:
-        """Samples taken while the server lived."""
-        return self.root / "telemetry.parquet"
-
-    @property
     def outcome_json(self) -> Path:
         """Written last; the only mark that the attempt is done."""
         return self.root / "outcome.json"
@@ -76,21 +71,6 @@ class SweepPaths:
     def attempts(self) -> Path:
         """The folder of all attempts."""
         return self.root / "attempts"
-
-    @property
-    def report_html(self) -> Path:
-        """The report as a page."""
-        return self.root / "report.html"
-
-    @property
-    def report_md(self) -> Path:
-        """The report as Markdown."""
-        return self.root / "report.md"
-
-    @property
-    def plots(self) -> Path:
-        """The folder of the report's figures."""
-        return self.root / "plots"
 
     def table(self, name: str) -> Path:
         """The file of a table of the whole sweep; `name` is one of `TABLES`."""
