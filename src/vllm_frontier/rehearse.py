@@ -18,7 +18,7 @@ from vllm_frontier.engine.simulated.faults import FaultBook
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Outcome, Purpose, Status
 from vllm_frontier.search import Ask, Knowledge, create_search, infer
-from vllm_frontier.search.proof import is_uncertain
+from vllm_frontier.search.proof import is_in_doubt, is_uncertain
 from vllm_frontier.search.speeds import group_of, lenders
 from vllm_frontier.spec import SweepSpec
 
@@ -73,8 +73,13 @@ class Rehearsal:
 
     @property
     def uncertain(self) -> list[Cell]:
-        """Inferred cells that there is a reason to doubt."""
+        """Inferred cells that may be wrong: all that are not firm."""
         return [each.cell for each in self.knowledge.inferences if is_uncertain(each.doubt)]
+
+    @property
+    def in_doubt(self) -> list[Cell]:
+        """Of the uncertain cells those that something speaks against."""
+        return [each.cell for each in self.knowledge.inferences if is_in_doubt(each.doubt)]
 
     @cached_property
     def status(self) -> dict[Cell, Status]:

@@ -22,7 +22,7 @@ COUNTS = (
         "uncertain",
         "uncertain_wrong",
         "firm",
-        "presumed",
+        "in_doubt",
         "unexplored",
         "failed",
         "not_reached",
@@ -66,7 +66,8 @@ def check(found: dict[str, Any]) -> None:
     assert type(found["hours"]) is float
     assert found["launches_exhaustive"] == found["cells"]
     assert found["uncertain_wrong"] <= found["inferred_wrong"] <= found["inferred"]
-    assert found["firm"] + found["presumed"] + found["uncertain"] == found["inferred"]
+    assert found["firm"] + found["uncertain"] == found["inferred"]
+    assert found["in_doubt"] <= found["uncertain"]
     assert found["inferred"] <= found["cells"]
     assert found["unexplored"] <= len(found["contradictions"])
     columns = set()

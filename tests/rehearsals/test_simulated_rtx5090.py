@@ -59,9 +59,9 @@ def test_every_answer_is_the_cards_after_few_launches(found: Rehearsal) -> None:
     least = least_launches(found.answers)
     assert least <= found.count(Purpose.PROOF, Purpose.AUDIT) <= 1.5 * least + 6
     assert len(found.launches) <= CELLS / 8
-    # What vLLM works out itself is firm, the others are presumed, and nothing speaks against any.
+    # What vLLM works out itself is firm, and nothing speaks against the others.
     assert 0 < len(found.firm) < len(found.knowledge.inferences)
-    assert found.uncertain == []
+    assert found.in_doubt == []
 
 
 @pytest.mark.parametrize("verify", ["boundaries", "frontier"])

@@ -95,8 +95,8 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     document = json.loads(json.dumps(result.document(result.load(plain))))
     cells, inferred = document["cells"], document["inferred"]
     made = sum(document["launches"].values())
-    assert cells["inferred"] == inferred["cells"] == inferred["firm"] + inferred["presumed"]
-    assert inferred["uncertain"] == document["unexplored"] == 0
+    assert cells["inferred"] == inferred["cells"] == inferred["firm"] + inferred["uncertain"]
+    assert inferred["in_doubt"] == document["unexplored"] == 0
     assert document["not_reached"] + sum(cells.values()) == 60
     assert made == cells["measured"] + cells["infeasible"] < 30
     assert document["launches"]["audit"] == inferred["audited"] == 2

@@ -19,7 +19,7 @@ from vllm_frontier.errors import ConfigError
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import commands, documents
 from vllm_frontier.report.result import Result
-from vllm_frontier.search.proof import DISAGREEMENT, is_uncertain
+from vllm_frontier.search.proof import DISAGREEMENT, is_in_doubt
 from vllm_frontier.store.rows import cell_of
 
 SCRIPT_NOTE = (
@@ -124,7 +124,7 @@ def _follows(result: Result, row: Mapping[str, Any]) -> str | None:
 def _in_doubt(doubt: str | None) -> str:
     if doubt == DISAGREEMENT:
         return ", though other launches say it does not"
-    return f"; in doubt: {doubt}" if is_uncertain(doubt) else ""
+    return f"; in doubt: {doubt}" if is_in_doubt(doubt) else ""
 
 
 def _reason(result: Result) -> str:

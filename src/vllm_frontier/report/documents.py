@@ -19,7 +19,7 @@ from vllm_frontier.analyze.latest import AXES, counted, is_inferred, works
 from vllm_frontier.analyze.monotony import audits, contested, contradictions, unexplored_in
 from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
 from vllm_frontier.outcome import Purpose, Status
-from vllm_frontier.search.proof import is_uncertain
+from vllm_frontier.search.proof import is_in_doubt
 
 SIMULATED = "simulated"
 
@@ -44,8 +44,8 @@ def show_document(
         JSON values. `sweep`; `simulated` (whether nothing here was measured on a card);
         `cells` (how many have each status); `not_reached` (cells of the grid without a row);
         `launches` (how many were made, by purpose); `inferred` (how many cells, how many of
-        them `firm` by vLLM's own arithmetic, `presumed` because nothing speaks against them, or
-        `uncertain`, how many were `audited` by a launch and how many `audit_wrong`);
+        them `firm` by vLLM's own arithmetic or `uncertain`, how many of these `in_doubt` because
+        something speaks against them, how many were `audited` by a launch and how many `audit_wrong`);
         `contradictions` (launches that disagree, `works` and `fails`); `unexplored` (how many of
         these have neighbours that are still inferred to work); `contested` (inferred cells that
         are in doubt for that);
@@ -108,13 +108,12 @@ def launches(trials: pl.LazyFrame) -> dict[str, int]:
 def _inferred(trials: pl.DataFrame) -> dict[str, int]:
     rows = counted(trials.lazy()).filter(is_inferred()).collect()
     firm = rows["doubt"].null_count()
-    uncertain = sum(is_uncertain(doubt) for doubt in rows["doubt"])
     checked = audits(trials.lazy()).collect()
     return {
         "cells": rows.height,
         "firm": firm,
-        "presumed": rows.height - firm - uncertain,
-        "uncertain": uncertain,
+        "uncertain": rows.height - firm,
+        "in_doubt": sum(is_in_doubt(doubt) for doubt in rows["doubt"]),
         "audited": checked.height,
         "audit_wrong": int(checked["wrong"].sum()),
     }

@@ -32,8 +32,8 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
     `launches_exhaustive`; `hours` (simulated, of all launches one after another); `boundaries` (the
     other axes, `max_context_works`, `min_context_fails`, `verified`); `frontier` (the axes of its
     cells); `wrong_cells` and `inferred_wrong` (launched and inferred cells whose answer is not the
-    card's); `inferred`, and how many of them are `firm` (by vLLM's own arithmetic), `presumed`
-    (nothing speaks against them) and `uncertain`; `uncertain_wrong` (how many of these are wrong);
+    card's); `inferred`, and how many of them are `firm` (by vLLM's own arithmetic) or `uncertain`
+    (all others), and of these `in_doubt` (something speaks against them); `uncertain_wrong` (how many of these are wrong);
     `failed` (launched, without an answer), `not_reached`; `contradictions` (launches that disagree:
     `works` asks for at least as much as `fails`) and `unexplored` (how many of these have
     neighbours that are still inferred to work).
@@ -63,8 +63,8 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
         "inferred_wrong": len(wrong),
         "inferred": len(inferences),
         "firm": firm,
-        "presumed": len(inferences) - firm - len(uncertain),
         "uncertain": len(uncertain),
+        "in_doubt": len(found.in_doubt),
         "uncertain_wrong": sum(cell in uncertain for cell in wrong),
         "failed": len(failed),
         "not_reached": len(found.truth) - len(found.answers) - len(failed),
@@ -162,8 +162,8 @@ def _verdict(told: Mapping[str, Any], search: SearchSpec) -> Iterator[str]:
         f"{wrong} of {inferred} inferred cells are wrong."
     )
     yield (
-        f"Inferred: {told['firm']} firm, {told['presumed']} presumed, "
-        f"{told['uncertain']} uncertain."
+        f"Inferred: {told['firm']} firm, {told['uncertain']} uncertain, "
+        f"{told['in_doubt']} of them in doubt."
     )
     if wrong:
         yield f"Of the wrong inferred ones, said to be uncertain: {told['uncertain_wrong']}."

@@ -48,6 +48,11 @@ NEXT_TO_IT = "next to a refusal that another launch contradicts"
 
 
 def is_uncertain(doubt: str | None) -> bool:
+    """Whether an inferred cell may be wrong: all but what vLLM's own arithmetic refuses."""
+    return doubt is not None
+
+
+def is_in_doubt(doubt: str | None) -> bool:
     """Whether there is more to doubt of an inferred cell than that it was not launched itself."""
     return doubt not in (None, MONOTONY)
 
