@@ -45,7 +45,8 @@ def show_document(
         `cells` (how many have each status); `not_reached` (cells of the grid without a row);
         `launches` (how many were made, by purpose); `inferred` (how many cells, how many of
         them `firm` by vLLM's own arithmetic or `uncertain`, how many of these `in_doubt` because
-        something speaks against them, how many were `audited` by a launch and how many `audit_wrong`);
+        something speaks against them, how many were `audited` by a launch and how many
+        `audit_wrong`);
         `contradictions` (launches that disagree, `works` and `fails`); `unexplored` (how many of
         these have neighbours that are still inferred to work); `contested` (inferred cells that
         are in doubt for that);
