@@ -34,9 +34,9 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
     cells); `wrong_cells` and `inferred_wrong` (launched and inferred cells whose answer is not the
     card's); `inferred`, and how many of them are `firm` (by vLLM's own arithmetic) or `uncertain`
     (all others), and of these `in_doubt` (something speaks against them); `uncertain_wrong` (how
-    many of the uncertain are wrong); `failed` (launched, without an answer), `not_reached`; `contradictions` (launches that disagree:
-    `works` asks for at least as much as `fails`) and `unexplored` (how many of these have
-    neighbours that are still inferred to work).
+    many of the uncertain are wrong); `failed` (launched, without an answer), `not_reached`;
+    `contradictions` (launches that disagree: `works` asks for at least as much as `fails`) and
+    `unexplored` (how many of these have neighbours that are still inferred to work).
     """
     uncertain, wrong = set(found.uncertain), found.inferred_wrong
     inferences = found.knowledge.inferences
