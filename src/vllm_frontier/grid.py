@@ -20,6 +20,12 @@ BUILT_IN_AXES = ("depth", "context", "graphs", "utilization")
 Value = bool | int | float | str
 
 
+def shortest(number: float) -> str:
+    """A number in the fewest digits that are no other number's: `1`, `0.9`, `0.900000001`."""
+    text = f"{number:g}"
+    return text if float(text) == number else repr(float(number))
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """A setting that the grid varies, and the values it takes (at least one, no two equal)."""
@@ -60,7 +66,7 @@ class Cell:
         """A short name for people, such as `depth=3 context=8192 graphs=on util=0.9`."""
         text = (
             f"depth={self.depth} context={self.context} "
-            f"graphs={'on' if self.graphs else 'off'} util={self.utilization:g}"
+            f"graphs={'on' if self.graphs else 'off'} util={shortest(self.utilization)}"
         )
         return " ".join([text, *(f"{name}={value}" for name, value in self.extra)])
 

@@ -3,7 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_frontier.grid import Axis, Cell, Grid, cell_id
+from vllm_frontier.grid import Axis, Cell, Grid, cell_id, shortest
 
 
 def grid(**changes: Any) -> Grid:
@@ -69,3 +69,10 @@ def test_identity_follows_what_decides_the_result_and_nothing_else() -> None:
     ]
     assert len({cell_id(cell, fixed), *others}) == 4
     assert len(cell_id(cell, fixed)) == 16
+
+
+def test_numbers_that_differ_look_different() -> None:
+    assert [shortest(each) for each in (1.0, 0.9, 0.95)] == ["1", "0.9", "0.95"]
+    assert shortest(0.900000001) == "0.900000001"
+    assert shortest(0.1 + 0.2) == "0.30000000000000004"
+    assert Cell(0, 8192, False, 0.9000001).label().endswith("util=0.9000001")

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import SpecState
 
 _INDENT = "    "
@@ -31,7 +32,7 @@ def describe(choice: Mapping[str, Any]) -> str:
         f"depth {choice['depth']}",
         f"context {choice['context']}",
         f"graphs {'on' if choice['graphs'] else 'off'}",
-        f"utilization {choice['utilization']:g}",
+        f"utilization {shortest(choice['utilization'])}",
         *(f"{name} {choice[name]}" for name in choice.get("extra_axes", ())),
     ]
     speed = f"{choice['decode_tok_s']:.1f} tokens/s"

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vllm_frontier.grid import shortest
+
 _AT_MOST = 6  # of each, in a terminal; the JSON document has all of them
 _DIM = "dim"
 
@@ -45,7 +47,7 @@ def axes(cell: Mapping[str, Any]) -> str:
             f"depth {cell['depth']}",
             f"context {cell['context']}",
             f"graphs {'on' if cell['graphs'] else 'off'}",
-            f"utilization {cell['utilization']:g}",
+            f"utilization {shortest(cell['utilization'])}",
             *(f"{name} {cell[name]}" for name in cell.get("extra_axes", ())),
         ]
     )

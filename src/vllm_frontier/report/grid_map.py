@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from vllm_frontier.grid import shortest
+
 # Plain ASCII, so that the map survives every terminal, log and mail.
 _SIGNS = {
     "measured": ("#", "works", "green"),
@@ -38,7 +40,7 @@ class GridMap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self._heading, style="bold")
         yield Text(
-            "One sign a utilization: " + " ".join(f"{each:g}" for each in self._utilizations)
+            "One sign a utilization: " + " ".join(shortest(each) for each in self._utilizations)
         )
         used: dict[str, None] = {}
         for extra, group in self._by_extra():

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import SpecState, Status
 from vllm_frontier.report.disagreement import disagreement
 from vllm_frontier.report.grid_map import grid_map
@@ -88,7 +89,7 @@ def frontier_table(
             str(row["context"]),
             str(row["depth"]),
             on_off(row["graphs"]),
-            f"{row['utilization']:g}",
+            shortest(row["utilization"]),
             *(str(row.get(name, _NONE)) for name in extra),
             number(row["decode_tok_s"], 1),
             _range(row["decode_tok_s_low"], row["decode_tok_s_high"]),
@@ -136,7 +137,7 @@ def boundaries_table(
         table.add_row(
             str(row["depth"]),
             on_off(row["graphs"]),
-            f"{row['utilization']:g}",
+            shortest(row["utilization"]),
             *(str(row.get(name, _NONE)) for name in extra),
             _NONE if row["max_context_works"] is None else str(row["max_context_works"]),
             _NONE if row["min_context_fails"] is None else str(row["min_context_fails"]),
