@@ -97,7 +97,18 @@ class Rehearsal:
         return sum(made[purpose] for purpose in purposes)
 
     def _mistaken(self) -> list[Cell]:
-        return [cell for cell, works in self.answers.items() if works != works_on(self.truth[cell])]
+        """Cells that do otherwise when they are launched for the same.
+
+        A launch without speed, and an inference, say that the window can be filled; a launch that
+        measures says more.
+        """
+        measured = {each.ask.cell: each.ask.with_speed for each in self.launches}
+        return [
+            cell
+            for cell, works in self.answers.items()
+            if works
+            != (works_on(self.truth[cell]) if measured.get(cell) else self.truth[cell].filled)
+        ]
 
 
 def works_on(outcome: Outcome) -> bool:

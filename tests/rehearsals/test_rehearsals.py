@@ -6,15 +6,19 @@ import operator
 import random
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_cards import BROKEN, GRID, least_launches, monotone, run
+from random_cards import BROKEN, GRID, least_launches, monotone, run, sweep
 
+from vllm_frontier.engine.simulated.card import Fault
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Outcome, Purpose, Status
 from vllm_frontier.rehearse import Launched, Rehearsal, frontier_of, works_on
+from vllm_frontier.rehearse import truth_of as truth_on
+from vllm_frontier.spec import SearchSpec
 
 CELLS = 672
 SEED = 1
@@ -260,3 +264,22 @@ def test_the_least_is_what_counting_all_ways_gives(
         for cell, place in zip(cells, itertools.product(*map(range, shape)), strict=True)
     }
     assert least_launches(works) == brute_force(works)
+
+
+def test_a_fault_while_measuring_makes_no_launch_without_speed_wrong() -> None:
+    card = monotone(random.Random(4))
+    fault = Fault(kind="error", at="measure", when={"depth": 4})
+    found = run(replace(card, faults=(fault,)))
+    assert any(each.outcome.status is Status.FAILED for each in found.launches)
+    assert found.wrong == []
+
+
+def test_a_passing_refusal_is_launched_again_also_where_every_cell_is() -> None:
+    card = monotone(random.Random(4))
+    truth = truth_on(sweep(card, SearchSpec()), card)
+    working = [cell for cell, outcome in truth.items() if outcome.filled]
+    axes = min(working, key=lambda cell: (cell.depth, cell.graphs, cell.context)).axes()
+    fault = Fault(kind="oom", at="load", when=axes, times=1)
+    found = run(replace(card, faults=(fault,)), verify="all", audit=0)
+    assert found.wrong == []
+    assert found.knowledge.contradictions == ()

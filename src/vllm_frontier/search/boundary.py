@@ -300,7 +300,7 @@ class Boundary:
 
     def _second_look(self, view: _View) -> Iterator[Ask]:
         allowed = int(_SECOND_LOOKS + _SECOND_LOOKS_SHARE * len(self._lattice.cells))
-        if len(self._audited) < self._spec.audit + allowed and self._spec.verify != "all":
+        if len(self._audited) < self._spec.audit + allowed:
             for cell in audit.around(view.proofs, self._answers):
                 yield Ask(cell, Purpose.AUDIT, with_speed=False)
 
