@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from vllm_frontier.engine.simulated.card import (
     TimeFigures,
 )
 from vllm_frontier.errors import ConfigError
+from vllm_frontier.grid import BUILT_IN_AXES
 from vllm_frontier.shipped import shipped
 
 T = TypeVar("T")
@@ -50,6 +52,32 @@ FAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     "contended": ("profile",),
 }
 
+_BYTES_MAX = 2**20  # the longest of the bundled files has some kB
+# PyYAML lets through whatever its constructors raise: KeyError for `!!bool abc`, say.
+_UNREADABLE = (
+    *(OSError, yaml.YAMLError, RecursionError),
+    *(ValueError, ArithmeticError, LookupError, AttributeError, TypeError),
+)
+# Beyond these figures speeds, times and numbers of tokens would overflow.
+_LEAST, _MOST = 1e-9, 1e9
+_MOST_OF: Mapping[str, float] = {"card.total_gib": 1e6, "time.scale": 5.0}
+_LEAST_OF: Mapping[str, float] = {"speed.prefill_tok_s": 1e-3, "speed.step_ms": 1e-6}
+
+
+class _Short(reprlib.Repr):
+    """What stands in a file, short enough for one line, however long or deeply nested it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 2, 80, 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write out a number of thousands of digits."""
+        return repr(x) if x.bit_length() <= 128 else f"a number of {x.bit_length()} bits"
+
+
+_shown = _Short().repr
+
 
 def card_folder() -> Path:
     """The folder of the bundled card files, in an installed package or in a checkout."""
@@ -69,14 +97,18 @@ def find_card(name_or_path: str | None) -> Path:
     """
     name = name_or_path or DEFAULT_CARD
     bundled = card_folder() / f"{name}.yaml"
-    if "/" not in name and bundled.is_file():
-        return bundled
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
+    try:
+        if "/" not in name and bundled.is_file():
+            return bundled
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+    except (OSError, RuntimeError) as error:  # not readable, too long, no such user
+        reason = getattr(error, "strerror", None) or f"{name} names no user's home"
+        raise ConfigError(f"no simulated card {_shown(name)}: {reason}") from None
     known = bundled_cards()
     raise ConfigError(
-        f"no simulated card {name!r}: neither a file nor one of {', '.join(known)}"
+        f"no simulated card {_shown(name)}: neither a file nor one of {', '.join(known)}"
         f"{_nearest(name, known)}"
     )
 
@@ -89,11 +121,24 @@ def load_card(name_or_path: str | None = None) -> SimulatedCard:
     """
     path = find_card(name_or_path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"card file {path} cannot be read: {reason}") from error
+        with path.open("rb") as file:
+            content = file.read(_BYTES_MAX + 1)
+        if len(content) > _BYTES_MAX:
+            raise ConfigError(f"card file {path} is larger than 1 MiB")
+        data = yaml.safe_load(content.decode("utf-8"))
+    except _UNREADABLE as error:
+        raise ConfigError(f"card file {path} cannot be read: {_reason(error)}") from error
+    if data is None:
+        raise ConfigError(f"card file {path} is empty")
     return parse_card(data, str(path))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, OSError | UnicodeDecodeError | yaml.YAMLError):
+        return " ".join(str(error).split())
+    return f"a value is not what its form or its tag says ({' '.join(str(error).split())[:80]})"
 
 
 def parse_card(data: object, where: str) -> SimulatedCard:
@@ -106,7 +151,7 @@ def parse_card(data: object, where: str) -> SimulatedCard:
     names = ("kind", "card", "model", "memory", "speed", "time", "faults")
     _known_keys(top, names, where)
     if top.get("kind") != "simulated":
-        raise ConfigError(f"{where}: kind must be simulated, not {top.get('kind')!r}")
+        raise ConfigError(f"{where}: kind must be simulated, not {_shown(top.get('kind'))}")
     speed = _mapping(top.get("speed"), f"{where}: speed")
     result = SimulatedCard(
         card=_section(CardFigures, top.get("card"), f"{where}: card"),
@@ -147,18 +192,21 @@ def _section(kind: type[T], data: object, where: str) -> T:
 def _plain(value: Any, annotation: str, where: str) -> Any:
     if annotation == "bool":
         if not isinstance(value, bool):
-            raise ConfigError(f"{where} must be true or false, not {value!r}")
+            raise ConfigError(f"{where} must be true or false, not {_shown(value)}")
     elif annotation == "str":
         if not isinstance(value, str) or not value:
-            raise ConfigError(f"{where} must be a text, not {value!r}")
+            raise ConfigError(f"{where} must be a text, not {_shown(value)}")
     elif annotation == "str | None":
         return None if value is None else _plain(value, "str", where)
     elif annotation in ("int", "float"):
         wanted = (int,) if annotation == "int" else (int, float)
         if isinstance(value, bool) or not isinstance(value, wanted):
-            raise ConfigError(f"{where} must be a number, not {value!r}")
+            what = "a whole number" if annotation == "int" else "a number"
+            raise ConfigError(f"{where} must be {what}, not {_shown(value)}")
         if not 0 <= value < float("inf"):
-            raise ConfigError(f"{where} must not be negative or infinite, but is {value}")
+            raise ConfigError(f"{where} must not be negative or infinite, but is {_shown(value)}")
+        if value > _MOST:
+            raise ConfigError(f"{where} must be at most {_MOST:g}, but is {_shown(value)}")
         return float(value) if annotation == "float" else value
     return value
 
@@ -170,7 +218,7 @@ def _acceptance(data: object, where: str) -> dict[str, tuple[float, ...]]:
     result: dict[str, tuple[float, ...]] = {}
     for task, shares in by_task.items():
         if not isinstance(shares, list):
-            raise ConfigError(f"{where}.{task} must be a list of shares, not {shares!r}")
+            raise ConfigError(f"{where}.{task} must be a list of shares, not {_shown(shares)}")
         figures = tuple(_plain(share, "float", f"{where}.{task}") for share in shares)
         falling = all(a >= b for a, b in itertools.pairwise(figures))
         if not falling or any(share > 1 for share in figures):
@@ -186,25 +234,54 @@ def _faults(data: object, where: str) -> tuple[Fault, ...]:
     if data is None:
         return ()
     if not isinstance(data, list):
-        raise ConfigError(f"{where} must be a list, not {data!r}")
+        raise ConfigError(f"{where} must be a list, not {_shown(data)}")
     return tuple(_fault(item, f"{where}[{index}]") for index, item in enumerate(data))
 
 
 def _fault(data: object, where: str) -> Fault:
     values = _mapping(data, where)
     _known_keys(values, ("when", "at", "kind", "times"), where)
-    kind = str(values.get("kind"))
-    if kind not in FAULT_KINDS:
-        raise ConfigError(f"{where}.kind must be one of {', '.join(FAULT_KINDS)}, not {kind!r}")
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in FAULT_KINDS:
+        raise ConfigError(
+            f"{where}.kind must be one of {', '.join(FAULT_KINDS)}, not {_shown(kind)}"
+        )
     phases = FAULT_KINDS[kind]
-    at = str(values.get("at", phases[0] if len(phases) == 1 else None))
-    if at not in phases:
-        raise ConfigError(f"{where}.at must be one of {', '.join(phases)}, not {at!r}")
+    at = values.get("at", phases[0] if len(phases) == 1 else None)
+    if at is None:
+        raise ConfigError(f"{where}.at is missing: one of {', '.join(phases)}")
+    if not isinstance(at, str) or at not in phases:
+        raise ConfigError(f"{where}.at must be one of {', '.join(phases)}, not {_shown(at)}")
     times = values.get("times")
-    if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):
-        raise ConfigError(f"{where}.times must be a whole number from 1, not {times!r}")
-    when = _mapping(values.get("when") or {}, f"{where}.when")
-    return Fault(kind=kind, at=at, when=when, times=times)
+    if times is not None and (
+        isinstance(times, bool) or not isinstance(times, int) or not 1 <= times <= _MOST
+    ):
+        raise ConfigError(f"{where}.times must be a whole number from 1, not {_shown(times)}")
+    when = {} if values.get("when") is None else _mapping(values["when"], f"{where}.when")
+    axes = {name: _axis_values(name, value, f"{where}.when.{name}") for name, value in when.items()}
+    return Fault(kind=kind, at=at, when=axes, times=times)
+
+
+def _axis_values(name: str, value: Any, where: str) -> Any:
+    """The value, or the list of values, of an axis for which a fault is meant."""
+    if isinstance(value, list):
+        return [_axis_value(name, each, where) for each in value]
+    return _axis_value(name, value, where)
+
+
+def _axis_value(name: str, value: Any, where: str) -> Any:
+    if name == "graphs":
+        words = {"on": True, "true": True, "off": False, "false": False}
+        value = words.get(value.lower(), value) if isinstance(value, str) else value
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where} must be true or false, not {_shown(value)}")
+    elif name in BUILT_IN_AXES:
+        return _plain(value, "int" if isinstance(value, int) else "float", where)
+    elif not isinstance(value, bool | int | float | str):
+        raise ConfigError(f"{where} must be a plain value or a list of them, not {_shown(value)}")
+    elif isinstance(value, int | float) and not abs(value) < 2**63:
+        raise ConfigError(f"{where} must be a number within 64 bits, not {_shown(value)}")
+    return value
 
 
 def _check_whole(card: SimulatedCard, where: str) -> None:
@@ -221,22 +298,28 @@ def _check_whole(card: SimulatedCard, where: str) -> None:
     ):
         if value <= 0:
             raise ConfigError(f"{where}: {name} must be above 0")
+        least = _LEAST_OF.get(name.removesuffix(".eager").removesuffix(".graphs"), _LEAST)
+        most = _MOST_OF.get(name, _MOST)
+        if not least <= value <= most:
+            raise ConfigError(
+                f"{where}: {name} must be between {least:g} and {most:g}, but is {value:g}"
+            )
     if card.card.in_use_gib >= card.card.total_gib:
         raise ConfigError(f"{where}: card.in_use_gib must be below card.total_gib")
 
 
 def _mapping(data: object, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        told = "is missing" if data is None else f"must be a mapping, not {data!r}"
+        told = "is missing" if data is None else f"must be a mapping, not {_shown(data)}"
         raise ConfigError(f"{where} {told}")
-    return {str(name): value for name, value in data.items()}
+    return {name if isinstance(name, str) else _shown(name): value for name, value in data.items()}
 
 
 def _known_keys(values: Iterable[str], known: Iterable[str], where: str) -> None:
     names = list(known)
     for name in values:
         if name not in names:
-            raise ConfigError(f"{where} has no key {name!r}{_nearest(name, names)}")
+            raise ConfigError(f"{where} has no key {_shown(name)}{_nearest(name, names)}")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
