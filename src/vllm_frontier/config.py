@@ -13,10 +13,10 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -28,7 +28,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vllm_frontier import config_checks
+from vllm_frontier import config_checks, config_words
 from vllm_frontier.config_schema import GROUPS, SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.identity import with_secrets
@@ -46,6 +46,11 @@ from vllm_frontier.spec import (
 
 # Reads the first card of this machine: (name, GiB, uuids); raises ConfigError without one.
 CardReader = Callable[[], tuple[str, float, tuple[str, ...]]]
+T = TypeVar("T")
+
+_NAME_SHOWN_MAX = 60
+# What YAML, Hydra and OmegaConf let through: numbers too long, brackets nested too deeply.
+_ODD_VALUES = (ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,9 @@ def spec_from_document(document: Mapping[str, Any], *, secrets: bool = True) -> 
 
 def _find_sweep(sweep: str) -> Path:
     path = Path(sweep)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if not path.is_file():
+    is_file = _usable("the name of the sweep", sweep, path.is_file)
+    if path.suffix in (".yaml", ".yml") or is_file:
+        if not is_file:
             raise ConfigError(f"there is no sweep file {sweep}")
         if path.suffix != ".yaml":
             raise ConfigError(f"{sweep}: the name of a sweep file ends in .yaml")
@@ -139,6 +145,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
                 f"cannot read the override {text!r} ({reason}): write KEY=VALUE, "
                 "lists as [1,2], quotes around text with special characters"
             ) from None
+        except _ODD_VALUES as error:
+            raise ConfigError(
+                f"cannot read the override of {text[:_NAME_SHOWN_MAX].partition('=')[0]}: "
+                f"{config_words.odd(error)}"
+            ) from None
         if parsed[-1].is_sweep_override():
             raise ConfigError(
                 f"{text!r} gives several values without brackets: write "
@@ -151,18 +162,20 @@ def _check_override(override: Override) -> str:
     """The override as Hydra wants it, its key known to exist."""
     line = str(override.input_line)
     key = str(override.key_or_group)
+    known, open_mappings = config_words.known_keys()
+    if line.startswith("~") and (key in GROUPS or key in known):
+        raise config_words.removed(key)
     if key in GROUPS or key == "hydra.searchpath":
         if key in GROUPS and isinstance(override.value(), dict):
             raise ConfigError(f"{key}=NAME chooses a file of conf/{key}; single keys are {key}.KEY")
         return line
     if "." in key or key == "name":
-        known, open_mappings = _known_keys()
-        if key in known:
+        if key in known - open_mappings:
             return line
-        if any(key.startswith(f"{mapping}.") for mapping in open_mappings):
+        if any(f"{key}.".startswith(f"{mapping}.") for mapping in open_mappings):
             # Keys of an open mapping need not exist before; Hydra calls that `++`.
             return f"++{line.lstrip('+')}" if not line.startswith("~") else line
-    raise _unknown_key(key)
+    raise config_words.unknown_key(key)
 
 
 def _compose(path: Path, overrides: list[str]) -> DictConfig:
@@ -189,14 +202,18 @@ def _compose(path: Path, overrides: list[str]) -> DictConfig:
                     config_name=path.stem, overrides=[f"hydra.searchpath=[{places}]", *overrides]
                 )
     except MissingConfigException as error:
-        raise _missing_option(error) from None
+        raise config_words.missing_option(str(error), error.options or ()) from None
     except (HydraException, OmegaConfBaseException) as error:
-        raise _readable(error) from None
+        raise config_words.readable(error) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(path)
         problem = getattr(error, "problem", None) or "not valid YAML"
         raise ConfigError(f"{where}: {problem}") from None
+    except _ODD_VALUES as error:
+        raise ConfigError(
+            f"{path}, or what overrides it, cannot be read: {config_words.odd(error)}"
+        ) from None
     if "workload" not in composed or "engine" not in composed:
         raise ConfigError(
             f"{path}: a sweep file begins with `defaults: [base, override model: NAME, _self_]`; "
@@ -218,10 +235,12 @@ def _typed(config: DictConfig) -> SweepConf:
             merged.model.id = merged.model.name  # the simulated card needs no model files
             missing.remove("model.id")
         if missing:
-            raise _mandatory(missing[0])
+            raise config_words.mandatory(missing[0])
         typed = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        raise _readable(error) from None
+        raise config_words.readable(error) from None
+    except _ODD_VALUES as error:
+        raise ConfigError(f"the configuration cannot be read: {config_words.odd(error)}") from None
     if not isinstance(typed, SweepConf):
         raise ConfigError("the configuration of a sweep is a mapping of keys")
     return typed
@@ -229,19 +248,36 @@ def _typed(config: DictConfig) -> SweepConf:
 
 def _make_absolute(conf: SweepConf) -> None:
     """Local folders and files by their absolute paths: launches have another working folder."""
-    conf.model.id = _absolute(conf.model.id)
-    if conf.model.speculation.model is not None:
-        conf.model.speculation.model = _absolute(conf.model.speculation.model)
-    if conf.engine.card_file is not None:
-        conf.engine.card_file = _absolute(conf.engine.card_file)
-    conf.workload.tasks = [_absolute(task) for task in conf.workload.tasks]
+    speculation, engine = conf.model.speculation, conf.engine
+    conf.model.id = _absolute("model.id", conf.model.id)
+    if speculation.model is not None:
+        speculation.model = _absolute("model.speculation.model", speculation.model)
+    if engine.card_file is not None:
+        engine.card_file = _absolute("engine.card_file", engine.card_file)
+    if engine.python is not None:
+        _absolute("engine.python", engine.python)  # expanded where it is used
+    conf.workload.tasks = [_absolute("workload.tasks", task) for task in conf.workload.tasks]
 
 
-def _absolute(name: str) -> str:
+def _absolute(key: str, name: str) -> str:
     """The absolute path of something that is here, else the name as it is (a hub id, say)."""
-    path = Path(name).expanduser()
-    is_path = path.is_dir() or (path.is_file() and path.suffix in (".yaml", ".yml"))
-    return str(path.absolute()) if is_path else name
+
+    def found() -> str:
+        path = Path(name).expanduser()
+        is_path = path.is_dir() or (path.is_file() and path.suffix in (".yaml", ".yml"))
+        return str(path.absolute()) if is_path else name
+
+    return _usable(key, name, found)
+
+
+def _usable(key: str, name: str, look: Callable[[], T]) -> T:
+    """What is found under a name, which may be one that no file can have."""
+    try:
+        return look()
+    except (OSError, RuntimeError) as error:
+        shown = name if len(name) <= _NAME_SHOWN_MAX else f"{name[:_NAME_SHOWN_MAX]}..."
+        reason = getattr(error, "strerror", None) or "there is no user of this name"
+        raise ConfigError(f"{key} is {shown}, which cannot be used: {reason}") from None
 
 
 def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
@@ -259,15 +295,16 @@ def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
         name, memory_gib, uuids = read_card()
         conf.card.name, conf.card.memory_gib, conf.card.uuids = name, memory_gib, list(uuids)
     if conf.card.name is None:
-        raise _mandatory("card.name")
+        raise config_words.mandatory("card.name")
     if conf.card.memory_gib is None:
-        raise _mandatory("card.memory_gib")
+        raise config_words.mandatory("card.memory_gib")
 
 
 # Checked values
 
 
 def _spec(conf: SweepConf) -> SweepSpec:
+    config_checks.check_figures(conf)
     config_checks.check_choices(conf)
     config_checks.check_numbers(conf)
     grid = config_checks.check_grid(conf)
@@ -302,98 +339,3 @@ def _checked_name(name: str) -> str:
 def _document(conf: SweepConf) -> dict[str, Any]:
     document: dict[str, Any] = dataclasses.asdict(conf)
     return document
-
-
-# Errors in words
-
-
-def _known_keys() -> tuple[set[str], set[str]]:
-    """All keys that can be set, and those of them that are open mappings."""
-    known: set[str] = set()
-    open_mappings: set[str] = set()
-    for key, is_mapping in _walk(SweepConf, ""):
-        known.add(key)
-        if is_mapping:
-            open_mappings.add(key)
-    return known, open_mappings
-
-
-def _walk(node: type[Any], prefix: str) -> Iterator[tuple[str, bool]]:
-    for item in dataclasses.fields(node):
-        key = f"{prefix}{item.name}"
-        inner: Any = item.default_factory
-        if isinstance(inner, type) and dataclasses.is_dataclass(inner):
-            yield from _walk(inner, f"{key}.")
-        else:
-            yield key, str(item.type).startswith("Dict")
-
-
-def _unknown_key(key: str) -> ConfigError:
-    known, _ = _known_keys()
-    candidates = [*sorted(known), *GROUPS]
-    near = difflib.get_close_matches(key, candidates, n=1, cutoff=0.5)
-    if not near:
-        last = key.rsplit(".", 1)[-1]
-        near = [name for name in candidates if name.rsplit(".", 1)[-1] == last][:1]
-    hint = f"did you mean {near[0]!r}?" if near else f"sections are {', '.join(GROUPS)}"
-    return ConfigError(f"unknown key {key!r}: {hint}")
-
-
-def _mandatory(key: str) -> ConfigError:
-    examples = {
-        "model.id": "a folder or a hub id, such as model.id=/models/my-model",
-        "grid.context": "window lengths in tokens, such as grid.context=[8192,16384]",
-        "card.name": "the name of the card, such as card.name='RTX 5090'",
-        "card.memory_gib": "the card's memory, such as card.memory_gib=24",
-        "model.name": "a short name for the model, such as model.name=my-model",
-    }
-    return ConfigError(f"{key} is not set: give {examples.get(key, 'a value')}")
-
-
-def _missing_option(error: MissingConfigException) -> ConfigError:
-    lines = str(error).splitlines()
-    match = re.search(r"Could not find '([^']+)'", lines[0])
-    wanted = match.group(1) if match else lines[0]
-    group, _, option = wanted.rpartition("/")
-    options = sorted(str(name) for name in error.options or ())
-    near = difflib.get_close_matches(option, options, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    known = f"there are {', '.join(options)}" if options else "there is no such file"
-    return ConfigError(f"there is no {group or 'config'} {option!r}: {hint}{known}")
-
-
-def _readable(error: Exception) -> ConfigError:
-    """One line out of Hydra's and OmegaConf's chained exceptions."""
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(cause)
-    for link in chain:
-        full_key = getattr(link, "full_key", None)
-        if not full_key:
-            continue
-        text = str(link).splitlines()[0]
-        if "not in" in text:
-            return _unknown_key(str(full_key))
-        return ConfigError(f"{full_key}: {_in_words(text)}")
-    text = str(error)
-    match = re.match(r"You must specify '(\w+)'", text)
-    if match:
-        options = ", ".join(line.strip() for line in text.splitlines()[2:])
-        return ConfigError(f"no {match.group(1)} is chosen: add {match.group(1)}=NAME ({options})")
-    if "grid.exclude" in text:
-        return ConfigError(
-            "grid.exclude must be a list of rules, such as grid.exclude=[{depth: 3, graphs: true}]"
-        )
-    return ConfigError(text.splitlines()[0])
-
-
-def _in_words(text: str) -> str:
-    match = re.match(r"Value '(.*)' of type '.*' could not be converted to (\w+)", text)
-    if match:
-        wanted = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
-        return f"{match.group(1)!r} is not {wanted.get(match.group(2), match.group(2))}"
-    if "is not a ListConfig" in text:
-        return "must be a list, such as [1,2]"
-    if "is not a DictConfig" in text or "Cannot assign" in text:
-        return "must be a mapping of keys to values"
-    return text[:1].lower() + text[1:]

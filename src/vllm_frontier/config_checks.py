@@ -6,7 +6,9 @@ would be right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_frontier.config_schema import SweepConf
@@ -34,6 +36,32 @@ OWNED_ARGUMENTS = {
     "host": None,
     "api_key": None,
 }
+# Beyond these nothing that exists can be meant, and numbers that follow from them overflow.
+DEPTH_MAX, CONTEXT_MAX = 1024, 2**31
+_WHOLE_BITS = 63
+_SECONDS_MAX = 1e9
+_GIB_MAX = 1e6
+
+
+def check_figures(conf: SweepConf) -> None:
+    """Every number of a configuration, wherever it stands, can be stored."""
+    for key, value in _figures("", dataclasses.asdict(conf)):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key} has {_show(value)}, but must be a finite number")
+        if isinstance(value, int) and value.bit_length() > _WHOLE_BITS:
+            raise ConfigError(f"{key} has a whole number that does not fit into 64 bits")
+
+
+def _figures(key: str, value: Any) -> Iterator[tuple[str, int | float]]:
+    """The numbers in a value, each with its key; lists have one key."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _figures(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _figures(key, inner)
+    elif isinstance(value, int | float):
+        yield key, value
 
 
 def check_grid(conf: SweepConf) -> Grid:
@@ -48,7 +76,9 @@ def check_grid(conf: SweepConf) -> Grid:
     for name, values in axes.items():
         _check_values(f"grid.{name}", values)
     _each("grid.depth", grid.depth, lambda v: v >= 0, "0 (no speculation) or more tokens a step")
+    _each("grid.depth", grid.depth, lambda v: v <= DEPTH_MAX, f"at most {DEPTH_MAX}")
     _each("grid.context", grid.context, lambda v: v > 0, "a number of tokens above 0")
+    _each("grid.context", grid.context, lambda v: v <= CONTEXT_MAX, f"at most {CONTEXT_MAX}")
     _each(
         "grid.utilization", grid.utilization, lambda v: 0 < v <= 1, "a share above 0 and at most 1"
     )
@@ -104,6 +134,18 @@ def check_numbers(conf: SweepConf) -> None:
     }
     for key, value in positive.items():
         _require(value is None or value > 0, key, value, "above 0")
+    for key, value, most in (
+        ("card.memory_gib", conf.card.memory_gib, _GIB_MAX),
+        ("card.reserved_gib", conf.card.reserved_gib, _GIB_MAX),
+        ("card.baseline_tolerance_gib", conf.card.baseline_tolerance_gib, _GIB_MAX),
+        ("card.drain_timeout_s", conf.card.drain_timeout_s, _SECONDS_MAX),
+        ("engine.ready_timeout_s", conf.engine.ready_timeout_s, _SECONDS_MAX),
+        ("engine.stop_timeout_s", conf.engine.stop_timeout_s, _SECONDS_MAX),
+        ("workload.request_timeout_s", conf.workload.request_timeout_s, _SECONDS_MAX),
+        ("workload.fill_timeout_s", conf.workload.fill_timeout_s, _SECONDS_MAX),
+        ("search.max_hours", conf.search.max_hours, _SECONDS_MAX / 3600),
+    ):
+        _require(value is None or value <= most, key, value, f"at most {most:g}")
 
 
 def check_choices(conf: SweepConf) -> None:
@@ -237,12 +279,21 @@ def _axis_value(key: str, name: str, value: Any) -> Value:
 def _check_values(key: str, values: Sequence[Any]) -> None:
     if len(values) == 0:
         raise ConfigError(f"{key} is empty: give at least one value, such as {key}=[...]")
-    seen: set[tuple[type, Any]] = set()
+    seen: dict[Any, Any] = {}
     for value in values:
-        mark = (bool if isinstance(value, bool) else object, str(value))
-        if mark in seen:
-            raise ConfigError(f"{key} has the value {_show(value)} twice: remove one")
-        seen.add(mark)
+        # 1, 1.0 and true are equal, and "1" is the same argument as 1.
+        marks = {str(value), value if isinstance(value, bool | int | float) else str(value)}
+        for mark in marks:
+            if mark in seen:
+                raise ConfigError(_repeated(key, seen[mark], value))
+        seen |= dict.fromkeys(marks, value)
+
+
+def _repeated(key: str, first: Any, second: Any) -> str:
+    one, other = _show(first), _show(second)
+    if one == other:
+        return f"{key} has the value {one} twice: remove one"
+    return f"{key} has {one} and {other}, which are the same value: remove one"
 
 
 def _each(key: str, values: Iterable[Any], holds: Callable[[Any], bool], right: str) -> None:

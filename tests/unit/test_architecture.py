@@ -21,8 +21,8 @@ ORDER = (
     {"spec", "telemetry", "contention"},
     {"launch", "measure", "engine", "search"},
     {
-        *("config_schema", "config_checks", "config", "identity", "checkpoint"),
-        *("cards", "doctor", "ray_settings", "rehearse"),
+        *("config_schema", "config_checks", "config_words", "config", "identity"),
+        *("checkpoint", "cards", "doctor", "ray_settings", "rehearse"),
     },
     {"trial"},
     {"schedule"},

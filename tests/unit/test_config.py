@@ -77,6 +77,49 @@ MISTAKES = [
     (["engine.command='docker run -e HF_TOKEN=abc {args}'"], "engine.command holds a secret"),
     (["engine.command='docker run -eHF_TOKEN=abc {args}'"], "engine.command holds a secret"),
     (["grid.exclude=[3]"], "grid.exclude must be a list of rules, such as grid.exclude=[{"),
+    (["grid.exclude={depth: 3}"], "grid.exclude must be a list of rules, such as grid.exclude=[{"),
+    (["grid.exclude=[{context: nan}]"], "grid.exclude.context has nan, but must be a finite"),
+    (["grid.context=[8192,99999999999999999999999]"],
+     "grid.context has a whole number that does not fit into 64 bits"),
+    (["grid.context=[8192,9999999999]"],
+     "grid.context has 9999999999, but must be at most 2147483648"),
+    (["grid.context={a: 1}"], "grid.context: must be a list, such as [1,2]"),
+    (["grid.context=[" + "9" * 5000 + "]"],
+     "cannot read the override of grid.context: a number in it is too large"),
+    (["grid.depth=[2000]"], "grid.depth has 2000, but must be at most 1024"),
+    (["grid.utilization=[nan]"], "grid.utilization has nan, but must be a finite number"),
+    (["grid.extra.a=[1,inf]"], "grid.extra.a has inf, but must be a finite number"),
+    (["grid.extra.a=[1,true]"],
+     "grid.extra.a has 1 and true, which are the same value: remove one"),
+    (["grid.extra.a=[0,false]"],
+     "grid.extra.a has 0 and false, which are the same value: remove one"),
+    (["grid.extra.a=[1,1.0]"], "grid.extra.a has the value 1 twice: remove one"),
+    (["grid.extra.a=[1,'1']"], "grid.extra.a has the value 1 twice: remove one"),
+    (["grid.extra={a: 1}"], "grid.extra.a: must be a list, such as [1,2]"),
+    (["grid.extra=[1]"], "grid.extra: must be a mapping of keys to values"),
+    (["engine.args.a=-99999999999999999999"],
+     "engine.args.a has a whole number that does not fit into 64 bits"),
+    (["engine.args.a=" + "[" * 3000 + "]" * 3000],
+     "cannot read the override of engine.args.a: it is nested too deeply"),
+    (["engine.ready_timeout_s=1e300"],
+     "engine.ready_timeout_s is 1e+300, but must be at most 1e+09"),
+    (["search.seed=99999999999999999999"],
+     "search.seed has a whole number that does not fit into 64 bits"),
+    (["search.max_hours=inf"], "search.max_hours has inf, but must be a finite number"),
+    (["search.max_hours=" + "9" * 400], ""),
+    (["search.verify=null"], "search.verify cannot be null: leave it out, or give a value such "
+                             "as search.verify=boundaries"),
+    (["grid.extra=null"],
+     "grid.extra cannot be null: leave it out, or give a value such as grid.extra={}"),
+    (["~search.max_hours"],
+     "~search.max_hours cannot be taken out of a sweep: set search.max_hours=null instead"),
+    (["~grid.depth"], "~grid.depth cannot be taken out of a sweep: set grid.depth=[...] instead"),
+    (["~search"], "~search cannot be taken out of a sweep: choose another with search=NAME"),
+    (["~engine.args"], "~engine.args cannot be taken out of a sweep: take out what is in it, as in "
+                       "~engine.args.NAME"),
+    (["model.id='~no-such-user-0'"], "model.id is ~no-such-user-0, which cannot be used: "),
+    (["model.id=" + "n" * 300], f"model.id is {'n' * 60}..., which cannot be used: File name too"),
+    (["engine.python='~no-such-user-0/python'"], "engine.python is ~no-such-user-0/python, which "),
     (["repeats"], "cannot read 'repeats': overrides are written KEY=VALUE"),
     (["grid.depth=[1"], "cannot read the override 'grid.depth=[1'"),
     (["workload={repeats: 1}"],
@@ -91,6 +134,20 @@ def test_a_mistake_gets_one_line(overrides: list[str], line: str) -> None:
         compose_sweep("demo-cpu", overrides)
     assert str(told.value).startswith(line)
     assert "\n" not in str(told.value)
+
+
+def test_further_axes_may_be_given_at_once_and_arguments_taken_out() -> None:
+    overrides = ["grid.extra={kv_cache_dtype: [auto,fp8]}", "~engine.args.max_num_seqs"]
+    spec = compose_sweep("demo-cpu", overrides).spec
+    assert [(axis.name, axis.values) for axis in spec.grid.extra] == [
+        ("kv_cache_dtype", ("auto", "fp8"))
+    ]
+    assert "max_num_seqs" not in spec.engine.args
+
+
+def test_a_name_that_no_sweep_file_can_have() -> None:
+    with pytest.raises(ConfigError, match="File name too long"):
+        compose_sweep("n" * 300)
 
 
 def test_a_window_below_the_longest_task_says_what_is_needed() -> None:
