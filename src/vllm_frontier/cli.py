@@ -298,7 +298,7 @@ def _run(
         began = SweepPaths(folder).sweep_yaml.exists()
         told = _go_on(folder) if began else "Nothing was launched."
         with suppress(OSError):  # the terminal may be what is gone
-            console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True)
+            console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True, markup=False)
         return EXIT_INTERRUPTED
     found = result.load(folder)
     if as_json:
@@ -307,11 +307,11 @@ def _run(
         result.show(found, console)
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
-        console.print(f"\nResults: {folder}", soft_wrap=True)
+        console.print(f"\nResults: {folder}", soft_wrap=True, markup=False)
     told = _left_open(finished)
     if told:
         more = f" {_go_on(folder)}" if finished.out_of_budget else ""
-        console.print(f"{told}{more}", soft_wrap=True)
+        console.print(f"{told}{more}", soft_wrap=True, markup=False)
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
 
 

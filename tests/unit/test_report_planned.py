@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from vllm_frontier.checkpoint import prior_for
+from vllm_frontier.checkpoint import prior_for, unread
 from vllm_frontier.config import Composed, compose_sweep
 from vllm_frontier.engine.simulated.attempt import simulate_attempt
 from vllm_frontier.engine.simulated.card_file import load_card
@@ -139,6 +139,39 @@ def test_without_files_nothing_is_predicted(tmp_path: Path) -> None:
     lines = text(tmp_path, *SIMULATED)
     assert any("No predictions: a simulated card has no model files" in line for line in lines)
     assert not any("Expected (" in line for line in lines)
+
+
+def test_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    lines = text(tmp_path, *SIMULATED, "model.name='[/] [red]x'", "grid.extra.a=['[/]b','[bold]c']")
+    assert lines[0] == "demo-cpu: [/] [red]x on Simulated 8 GiB (simulated)"
+    assert any(line.split() == ["a", "[/]b,", "[bold]c"] for line in lines)
+    assert any("[bold]c" in line and "proof" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "is missing or cannot be read"),
+        ("[1]", "is missing or cannot be read"),
+        ("{", "is missing or cannot be read"),
+        ('{"hidden_size": 64}', "does not describe the model's layers"),
+    ],
+)
+def test_a_broken_model_folder_is_told(tmp_path: Path, content: str | None, told: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if content is not None:
+        (folder / "config.json").write_text(content)
+    spec = composed(f"model.id={folder}").spec
+    assert unread(spec) == f"config.json of {folder} {told}"
+    lines = text(tmp_path, f"model.id={folder}")
+    assert " ".join(lines).count("No predictions: config.json of") == 1
+
+
+def test_a_model_elsewhere_is_told(tmp_path: Path) -> None:
+    spec = composed("model.id=nobody/no-such-model").spec
+    assert unread(spec) == "the model's files are not on this machine"
+    assert unread(composed().spec) is None
 
 
 def test_what_was_launched_is_left_out(tmp_path: Path) -> None:

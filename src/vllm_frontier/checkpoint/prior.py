@@ -68,6 +68,20 @@ def prior_for(spec: SweepSpec) -> MemoryPrior | None:
     return _blended([prior for prior in priors if prior is not None])
 
 
+def unread(spec: SweepSpec) -> str | None:
+    """Why `prior_for` gives None though the engine has a model, in words; None if it gives one."""
+    if spec.engine.kind == "simulated":
+        return None
+    folder = model_folder(spec.model.id, spec.model.revision, {**os.environ, **spec.engine.env})
+    if folder is None:
+        return "the model's files are not on this machine"
+    if prior_for(spec) is not None:
+        return None
+    if read_config(folder) is None:
+        return f"config.json of {folder} is missing or cannot be read"
+    return f"config.json of {folder} does not describe the model's layers"
+
+
 def _read(model_id: str, revision: str | None, spec: SweepSpec) -> _Model | None:
     folder = model_folder(model_id, revision, {**os.environ, **spec.engine.env})
     outer = read_config(folder) if folder is not None else None

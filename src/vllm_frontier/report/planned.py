@@ -9,7 +9,9 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from vllm_frontier.checkpoint import unread
 from vllm_frontier.grid import Cell
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.forecast import DEVIATIONS_90, Forecast, make_forecast
@@ -136,19 +138,24 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
     """Print the plan: axes, launches in order, and what is expected of the whole grid."""
     plan = document(spec, outputs)
     console.print(
-        f"[bold]{plan['sweep']}[/]: {plan['model']} on {plan['card']} ({plan['engine']})",
+        Text.assemble(
+            (plan["sweep"], "bold"), f": {plan['model']} on {plan['card']} ({plan['engine']})"
+        ),
         soft_wrap=True,
     )
     console.print(f"{plan['n_cells']} cells, {_launches(plan)}")
     widest = max(len(name) for name in plan["axes"])
     for name, values in plan["axes"].items():
-        console.print(f"  {name:<{widest}}  {', '.join(_text(value) for value in values)}")
+        console.print(
+            f"  {name:<{widest}}  {', '.join(_text(value) for value in values)}", markup=False
+        )
     if plan["attempts_done"]:
         console.print(
             f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, with which "
             f"{plan['cells_done']} cells have their answer."
             + (" What is left:" if plan["launch_order"] else ""),
             soft_wrap=True,
+            markup=False,
         )
     if plan["launch_order"]:
         console.print()
@@ -159,8 +166,8 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         console.print()
         console.print(grid_map(_signs(plan), "Expected (# x launched, + - to be inferred)"))
     console.print()
-    for line in _closing(plan):
-        console.print(line)
+    for line in _closing(plan, unread(spec)):
+        console.print(line, markup=False)
 
 
 def _launches(plan: Mapping[str, Any]) -> str:
@@ -183,7 +190,7 @@ def _launch_table(plan: Mapping[str, Any]) -> Table:
     table.add_column("#", justify="right")
     for name in plan["axes"]:
         short = "util" if name == "utilization" else name
-        table.add_column(short, justify="right", overflow="fold")
+        table.add_column(Text(short), justify="right", overflow="fold")
     table.add_column("for", overflow="fold")
     at = {_point(cell, plan): cell for cell in plan["cells"]}
     predicted = _is_predicted(plan)
@@ -197,7 +204,7 @@ def _launch_table(plan: Mapping[str, Any]) -> Table:
         expected = _expectation(cell), _interval(cell["margin_gib"], digits)
         table.add_row(
             str(launch["order"]),
-            *(_text(launch[name]) for name in plan["axes"]),
+            *(Text(_text(launch[name])) for name in plan["axes"]),
             _purpose(launch),
             *(expected if predicted else ()),
         )
@@ -251,7 +258,7 @@ def _signs(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     return signs
 
 
-def _closing(plan: Mapping[str, Any]) -> Iterator[str]:
+def _closing(plan: Mapping[str, Any], missing: str | None) -> Iterator[str]:
     if plan["launch_order"]:
         yield f"Expected time: {about(plan['seconds_expected'])} ({plan['seconds_basis']})."
     if plan["launches_cut"]:
@@ -259,11 +266,7 @@ def _closing(plan: Mapping[str, Any]) -> Iterator[str]:
     if _is_predicted(plan):
         yield f"Predictions rest on {plan['prediction_basis']}."
     else:
-        why = (
-            "a simulated card has no model files"
-            if plan["engine"] == "simulated"
-            else ("the model's files are not on this machine")
-        )
+        why = missing or "a simulated card has no model files"
         guess = " So launches and their number are a guess." if plan["search"] == "boundary" else ""
         yield f"No predictions: {why}, and nothing was launched yet.{guess}"
         if plan["engine"] == "simulated":

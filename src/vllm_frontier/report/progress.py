@@ -63,13 +63,16 @@ class ProgressDisplay:
         known = f", {max(done, self._known)} of them done already" if resumed else ""
         expected = f", about {self._launches_left} launches expected" if self._infers else ""
         self._console.print(
-            f"{word} {planned} cells{known}{expected}; results in {folder}", soft_wrap=True
+            f"{word} {planned} cells{known}{expected}; results in {folder}",
+            soft_wrap=True,
+            markup=False,
         )
         if outside:
             self._console.print(
                 f"The grid was another one before: {outside} cells of it stay in the tables, and "
                 "`resume` goes on with the grid of now.",
                 soft_wrap=True,
+                markup=False,
             )
 
     def outlook(self, known: int, launches_left: int) -> None:

@@ -101,19 +101,24 @@ def show(spec: SweepSpec, found: Rehearsal, console: Console) -> None:
     """Print what a rehearsal came to: launches, the map, the frontier, and what was wrong."""
     told = document(spec, found)
     console.print(
-        f"[bold]{spec.name}[/] (simulated): {told['cells']} cells, search {spec.search.strategy}",
+        Text.assemble(
+            (spec.name, "bold"),
+            f" (simulated): {told['cells']} cells, search {spec.search.strategy}",
+        ),
         soft_wrap=True,
     )
     for line in _launches(told, found.count(Purpose.AUDIT), found.seconds):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, markup=False)
     console.print()
     console.print(grid_map(_signs(found), "Grid (simulated)"))
     console.print(Text("\nFrontier (simulated)", style="bold"))
     for cell in found.frontier:
-        console.print(f"  {cell.label()}  {found.speeds[cell]:.1f} tokens/s", soft_wrap=True)
+        console.print(
+            f"  {cell.label()}  {found.speeds[cell]:.1f} tokens/s", soft_wrap=True, markup=False
+        )
     console.print()
     for line in _verdict(told, spec.search):
-        console.print(line)
+        console.print(line, markup=False)
 
 
 def _launches(told: Mapping[str, Any], audits: int, seconds: float) -> Iterator[str]:
