@@ -49,6 +49,7 @@ CardReader = Callable[[], tuple[str, float, tuple[str, ...]]]
 T = TypeVar("T")
 
 _NAME_SHOWN_MAX = 60
+_FOLDER_NAME_MAX = 200
 # What YAML, Hydra and OmegaConf let through: numbers too long, brackets nested too deeply.
 _ODD_VALUES = (ValueError, OverflowError, RecursionError)
 
@@ -304,6 +305,7 @@ def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
 
 
 def _spec(conf: SweepConf) -> SweepSpec:
+    config_checks.check_texts(conf)
     config_checks.check_figures(conf)
     config_checks.check_choices(conf)
     config_checks.check_numbers(conf)
@@ -329,6 +331,8 @@ def _spec(conf: SweepConf) -> SweepSpec:
 
 
 def _checked_name(name: str) -> str:
+    if len(name) > _FOLDER_NAME_MAX:
+        raise ConfigError(f"name has {len(name)} letters, but at most {_FOLDER_NAME_MAX} can be")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ConfigError(
             f"name is {name!r}, but must be a plain folder name (letters, digits, . _ -)"

@@ -43,6 +43,13 @@ _SECONDS_MAX = 1e9
 _GIB_MAX = 1e6
 
 
+def check_texts(conf: SweepConf) -> None:
+    """Names that are printed stand in one line."""
+    for key, value in (("model.name", conf.model.name), ("card.name", conf.card.name)):
+        if value is not None and not (value and value.isprintable()):
+            raise ConfigError(f"{key} is {value[:60]!r}, but must be a text of one line")
+
+
 def check_figures(conf: SweepConf) -> None:
     """Every number of a configuration, wherever it stands, can be stored."""
     for key, value in _figures("", dataclasses.asdict(conf)):

@@ -124,6 +124,8 @@ MISTAKES = [
     (["grid.depth=[1"], "cannot read the override 'grid.depth=[1'"),
     (["workload={repeats: 1}"],
      "workload=NAME chooses a file of conf/workload; single keys are workload.KEY"),
+    (["name=" + "n" * 300], "name has 300 letters, but at most 200 can be"),
+    (["model.name='a\nb'"], "model.name is 'a\\nb', but must be a text of one line"),
     (["name=a/b"], "name is 'a/b', but must be a plain folder name"),
 ]  # fmt: skip
 

@@ -123,6 +123,8 @@ def test_left_out_figures_have_defaults() -> None:
         ),
         (changed("time.load_s", 1e300), "time.load_s must be at most 1e+09"),
         (changed("time.scale", 1e-320), "time.scale must be between 1e-09 and 5, but is"),
+        (changed("card.name", "two\nlines"), "card.name must be a text of one line, not"),
+        (changed("time", []), "time must be a mapping, not []"),
         ([], "x must be a mapping"),
     ],
 )

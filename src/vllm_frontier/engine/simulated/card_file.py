@@ -168,7 +168,9 @@ def parse_card(data: object, where: str) -> SimulatedCard:
             | {"acceptance": _acceptance(speed.get("acceptance"), f"{where}: speed.acceptance")},
             f"{where}: speed",
         ),
-        time=_section(TimeFigures, top.get("time") or {}, f"{where}: time"),
+        time=_section(
+            TimeFigures, {} if top.get("time") is None else top["time"], f"{where}: time"
+        ),
         faults=_faults(top.get("faults"), f"{where}: faults"),
     )
     _check_whole(result, where)
@@ -194,8 +196,8 @@ def _plain(value: Any, annotation: str, where: str) -> Any:
         if not isinstance(value, bool):
             raise ConfigError(f"{where} must be true or false, not {_shown(value)}")
     elif annotation == "str":
-        if not isinstance(value, str) or not value:
-            raise ConfigError(f"{where} must be a text, not {_shown(value)}")
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise ConfigError(f"{where} must be a text of one line, not {_shown(value)}")
     elif annotation == "str | None":
         return None if value is None else _plain(value, "str", where)
     elif annotation in ("int", "float"):
