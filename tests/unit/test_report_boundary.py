@@ -22,7 +22,8 @@ from vllm_frontier.report import advice, result, state, terminal
 from vllm_frontier.report.progress import ProgressDisplay
 from vllm_frontier.search import create_search
 from vllm_frontier.search.proof import DISAGREEMENT, MONOTONY
-from vllm_frontier.store.rows import run_rows, trial_row
+from vllm_frontier.store.lock import Holder
+from vllm_frontier.store.rows import interrupted_row, run_rows, trial_row
 from vllm_frontier.store.sweep_store import SweepStore
 from vllm_frontier.store.tables import frame
 
@@ -35,8 +36,9 @@ GRID = (
 HOLE = {"when": {"context": 16384, "depth": 1}, "at": "load", "kind": "oom", "times": 1000}
 
 
-def swept(folder: Path, *overrides: str, faults: Sequence[dict] = ()) -> Path:
+def swept(folder: Path, *overrides: str, faults: Sequence[dict] = (), at_most: int = 1000) -> Path:
     """The folder of a boundary sweep of 60 cells on a small card, without any server."""
+    folder.mkdir(exist_ok=True)
     card_file = folder / "card.yaml"
     content = yaml.safe_load((card_folder() / "tiny-8gib.yaml").read_text())
     card_file.write_text(yaml.safe_dump(content | {"faults": list(faults)}))
@@ -48,7 +50,9 @@ def swept(folder: Path, *overrides: str, faults: Sequence[dict] = ()) -> Path:
     root = folder / "s"
     store, _ = SweepStore.create_or_open(root, composed.document, identity)
     with store:
-        while (wanted := search.ask()) is not None:
+        for _ in range(at_most):
+            if (wanted := search.ask()) is None:
+                break
             outcome = simulate_attempt(
                 card,
                 wanted.cell,
@@ -78,6 +82,12 @@ def printed(document: dict) -> str:
     out = io.StringIO()
     terminal.print_show(document, Console(file=out, width=80))
     return out.getvalue()
+
+
+def stated(document: dict) -> list[str]:
+    out = io.StringIO()
+    state.show(document, Console(file=out, width=80))
+    return out.getvalue().splitlines()
 
 
 def advised(chosen: advice.Advice) -> list[str]:
@@ -164,6 +174,78 @@ def test_a_search_that_ended_early_says_what_it_did_not_reach(tmp_path: Path) ->
     assert last_words.count("open") == len(open_ones)
     found = state.document(SweepStore.open(folder), folder)
     assert (found["state"], found["not_reached"]) == ("interrupted", left)
+    assert (found["reason"], found["next"]) == ("search.max_launches", "speed")
+    assert found["launches_left"] > 5
+    told = stated(found)
+    assert f": stopped by its budget (search.max_launches), {60 - left} of 60 cells" in told[0]
+    assert told[0].endswith("launches left, the next to measure speed")
+    assert told[-1] == f"Go on with: vllm-frontier resume {folder}"
+
+
+def test_a_budget_of_hours_is_told_from_an_interruption(tmp_path: Path) -> None:
+    folder = swept(tmp_path, "search.max_hours=1", "search.max_launches=10")
+    document = state.document(SweepStore.open(folder), folder)  # 17 minutes
+    assert (document["state"], document["reason"]) == ("interrupted", "search.max_launches")
+    folder = swept(tmp_path / "b", "search.max_hours=0.25", "search.max_launches=10")
+    assert state.document(SweepStore.open(folder), folder)["reason"] == "search.max_hours"
+
+
+def test_every_cell_known_and_speeds_left_is_no_contradiction(tmp_path: Path) -> None:
+    folder = swept(tmp_path, "search.measure=all", "search.max_launches=24")
+    found = state.document(SweepStore.open(folder), folder)
+    assert (found["done"], found["state"], found["next"]) == (60, "interrupted", "speed")
+    assert "60 of 60 cells done, about " in stated(found)[0]
+    assert "left, the next to measure speed" in stated(found)[0]
+
+
+def test_what_runs_now_is_neither_interrupted_nor_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = swept(tmp_path, "search.max_launches=5")
+    config = SweepStore.open(folder).config
+    spec = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", list(GRID)).spec
+    identity = SweepStore.open(folder).identity
+    grid = result.document(result.load(folder))["grid"]
+    known = {(each["depth"], each["context"]) for each in grid}
+    (first, second, *_) = (c for c in spec.grid.cells() if (c.depth, c.context) not in known)
+    begun = {first: 1_800_000_100.0, second: 1_700_000_000.0}
+    store, _ = SweepStore.create_or_open(folder, config, identity)
+    with store:
+        for cell, began in begun.items():
+            paths = store.new_attempt(identity.cell_id(cell))
+            row = interrupted_row(
+                spec, identity, cell, paths.number, started_at=began, engine_version="1"
+            )
+            store.write_attempt(paths, row, {})
+    writer = Holder(1, "here", 0.0, since=1_800_000_000.0)
+    monkeypatch.setattr(SweepStore, "writer", lambda store: writer)
+    document = result.document(result.load(folder))
+    assert document["cells"]["interrupted"] == 1
+    assert sum(document["launches"].values()) == 6
+    assert [each["status"] for each in document["failures"]].count("interrupted") == 1
+    (running,) = (each for each in document["grid"] if each["status"] == "running")
+    assert (running["depth"], running["context"]) == (first.depth, first.context)
+    text = " ".join(printed(document).split())
+    assert "1 interrupted, " in text
+    assert " 1 running, " in text
+    assert text.startswith("rtx5090-qwen3.8-27b-nvfp4 (simulated): 60 cells ")
+    found = state.document(SweepStore.open(folder), folder)
+    assert (found["state"], found["reason"], found["launches_left"]) == ("running", None, None)
+    assert found["cells"] == document["cells"]
+    assert found["not_reached"] == document["not_reached"]
+    assert f"  now: {first.label()} (attempt 1)" in stated(found)
+    monkeypatch.setattr(SweepStore, "writer", lambda store: None)
+    over = result.document(result.load(folder))
+    assert (over["cells"]["interrupted"], over["not_reached"]) == (2, document["not_reached"])
+    assert state.document(SweepStore.open(folder), folder)["reason"] is None
+
+
+def test_before_the_first_launch_a_simulated_sweep_says_so(tmp_path: Path) -> None:
+    folder = swept(tmp_path, at_most=0)
+    document = result.document(result.load(folder))
+    assert document["simulated"]
+    assert printed(document).startswith("rtx5090-qwen3.8-27b-nvfp4 (simulated): 60 cells")
+    assert "No cell has a measured speed yet." in printed(document)
 
 
 def test_where_monotony_broke_is_told_with_the_launches_that_disagree(tmp_path: Path) -> None:
@@ -228,7 +310,9 @@ def test_an_inferred_choice_says_what_it_follows_from(plain: Path) -> None:
     assert told == [("c", "b", note)]
     lines = advised(chosen)
     assert lines[0].startswith("# fastest, longest, balanced: depth 1, context 16384")
-    assert lines[1] == f"# {note}"
+    comments = [line for line in lines if line.startswith("#")]
+    assert max(len(line) for line in comments) <= 80
+    assert " ".join(line.removeprefix("# ") for line in comments).endswith(f" {note}")
     disputed = trials.with_columns(doubt=pl.lit(DISAGREEMENT))
     (doubtful,) = advice.choose(replace(found, trials=disputed), advice.Wanted()).choices
     assert "though other launches say it does not" in doubtful["note"]

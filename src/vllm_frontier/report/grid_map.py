@@ -20,6 +20,7 @@ _SIGNS = {
     "invalid": ("i", "refused by vLLM", "yellow"),
     "failed": ("!", "failed", "bold red"),
     "interrupted": ("?", "interrupted", "blue"),
+    "running": ("o", "running", "bold"),
     "": (".", "not tried", "dim"),
 }
 _GAP = 1

@@ -11,16 +11,22 @@ import polars as pl
 from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
+from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.report import documents, terminal
+from vllm_frontier.report.nothing import why_nothing
+from vllm_frontier.report.underway import under_way
 from vllm_frontier.store import tables
 from vllm_frontier.store.sweep_store import SweepStore
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The tables of a sweep, made from the attempts that are there now and what follows."""
+    """The tables of a sweep, made from the attempts that are there now and what follows.
+
+    `running` are the rows of attempts that run now; `trials` has them once they have ended.
+    """
 
     name: str
     config: Mapping[str, Any]
@@ -28,6 +34,18 @@ class Result:
     runs: pl.DataFrame
     frontier: pl.DataFrame
     boundaries: pl.DataFrame
+    running: pl.DataFrame
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its card is a described one, also before anything was launched."""
+        configured = self.config["engine"]["kind"] == documents.SIMULATED
+        return configured or documents.is_simulated(self.trials)
+
+    def nothing(self) -> str:
+        """Why it has no frontier; only where it has none."""
+        known = self.trials.select(AXES).unique().height
+        return why_nothing(self.trials, int(self.boundaries["cells"].sum()) - known)
 
 
 def load(folder: Path) -> Result:
@@ -38,7 +56,7 @@ def load(folder: Path) -> Result:
     """
     store = SweepStore.open(folder)
     spec = spec_from_document(store.config, secrets=False)
-    known = store.outcomes()
+    running, known = under_way(store.writer(), store.outcomes())
     trials, runs = store.tables(inferred_rows(spec, store.identities, known), known)
     planned = tables.planned(spec.grid.cells())
     derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy())
@@ -49,6 +67,7 @@ def load(folder: Path) -> Result:
         runs=runs,
         frontier=derived["frontier"].collect(),
         boundaries=derived["boundaries"].collect(),
+        running=tables.frame("trials", [each.row for each in running]),
     )
 
 
@@ -60,6 +79,9 @@ def document(result: Result) -> dict[str, Any]:
         result.runs.lazy(),
         result.frontier.lazy(),
         result.boundaries.lazy(),
+        running=result.running,
+        simulated=result.simulated,
+        reason=result.nothing() if result.frontier.is_empty() else None,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +14,62 @@ from rich.console import Console
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.grid import Cell
 from vllm_frontier.inferred import inferred_rows
-from vllm_frontier.outcome import Status
-from vllm_frontier.search import create_search
+from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.report.underway import under_way
+from vllm_frontier.report.wording import label, several
+from vllm_frontier.search import Ask, create_search
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import RecordedOutcome, in_order
 from vllm_frontier.store.rows import cell_of
 from vllm_frontier.store.sweep_store import SweepStore
 
+_FOR = {"answer": "to learn what works", "speed": "to measure speed", "check": "as a check"}
+# A budget of hours is over a moment before the last launch that was begun within it has ended.
+_ABOUT = 0.9
+
 
 def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     """What `status --json` prints.
 
-    Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`), `writer`,
-    `planned`, `done` (cells with an answer, inferred ones included), `launched`, `inferred` and
-    `not_reached` (of the planned cells), `launches` (how many were made), `cells` (how many have
-    each status) and `running` (cells that are being tried, with the attempt's number).
+    Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`), `reason` (why it
+    ended before it was finished: `search.max_launches`, `search.max_hours`, or null: nothing says
+    that a budget ended it), `writer`, `planned`, `done` (cells with an answer, inferred ones
+    included), `launched`, `inferred` and `not_reached` (of the planned cells; one that is launched
+    for the first time just now is none of them), `launches` (how many have ended), `launches_left`
+    (about how many are to come without a budget, null while it runs), `next` (what the next of
+    these is for: `answer`, `speed` or `check`), `cells` (how many have each status) and `running`
+    (cells that are being tried, with the attempt's number).
     """
     spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
-    records = store.outcomes()
+    found, writer = store.outcomes(), store.writer()
+    running, records = under_way(writer, found)
     latest = _latest(records)
-    planned = [latest[cell] for cell in cells if cell in latest]
     inferred = {cell_of(row) for row in inferred_rows(spec, store.identities, records)}
-    launched = [each for each in planned if each.cell not in inferred]
-    writer = store.writer()
-    open_attempts = [each for each in planned if each.status is Status.INTERRUPTED]
-    settled = [each for each in launched if not (writer and each in open_attempts)]
-    statuses = Counter(record.status.value for record in settled)
+    launched = [latest[cell] for cell in cells if cell in latest and cell not in inferred]
+    statuses = Counter(record.status.value for record in launched)
     if inferred:
         statuses[Status.INFERRED.value] = len(inferred)
-    state = "running" if writer else "interrupted" if _goes_on(spec, records) else "finished"
+    reached = inferred | {each.cell for each in launched}
+    under = {each.cell for each in running} & set(cells)
+    left, upcoming = (None, None) if writer else _left(spec, records)
+    state = "running" if writer else "finished" if upcoming is None else "interrupted"
     return {
         "sweep": store.config["name"],
         "folder": str(folder),
         "state": state,
+        "reason": _budget(spec, records) if state == "interrupted" else None,
         "writer": str(writer) if writer else None,
         "planned": len(cells),
         "done": sum(record.status.is_final for record in launched) + len(inferred),
         "launched": len(launched),
         "inferred": len(inferred),
-        "not_reached": len(cells) - len(launched) - len(inferred),
+        "not_reached": len(cells) - len(reached | under),
         "launches": len(records),
+        "launches_left": left,
+        "next": None if upcoming is None else _wanted(upcoming, latest),
         "cells": dict(statuses),
-        "running": [
-            {**record.cell.axes(), "attempt": record.attempt}
-            for record in (open_attempts if writer else [])
-        ],
+        "running": [{**each.cell.axes(), "attempt": each.attempt} for each in running],
     }
 
 
@@ -71,28 +83,74 @@ def _latest(records: Sequence[RecordedOutcome]) -> dict[Cell, RecordedOutcome]:
     return latest
 
 
-def _goes_on(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> bool:
-    """Whether `resume` would launch anything."""
-    search = create_search(spec)
+def _left(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> tuple[int, Ask | None]:
+    """About how many launches `resume` would make if it had no budget, and the next of them."""
+    search = create_search(replace(spec, search=replace(spec.search, max_launches=None)))
     for record in in_order(records):
         search.tell(record.cell, record.outcome())
-    return search.ask() is not None
+    expected = search.outlook.launches_left
+    upcoming = search.ask()
+    return (0 if upcoming is None else max(1, expected)), upcoming
+
+
+def _wanted(ask: Ask, latest: Mapping[Cell, RecordedOutcome]) -> str:
+    """What a launch is for, in a word."""
+    if ask.purpose in (Purpose.AUDIT, Purpose.SPEED_CHECK):
+        return "check"
+    known = ask.cell in latest and latest[ask.cell].status is Status.MEASURED
+    return "speed" if known or ask.purpose is Purpose.SPEED else "answer"
+
+
+def _budget(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> str | None:
+    """The setting that ended a sweep; None where nothing says that one did.
+
+    A sweep that was stopped from outside leaves an attempt without an outcome behind; one that came
+    to the end of its budget brings its last launches to their end.
+    """
+    launches, hours = spec.search.max_launches, spec.search.max_hours
+    ordered = in_order(records)
+    if ordered and ordered[-1].status is Status.INTERRUPTED:
+        return None
+    # That of a run is not known where there were several: it is no longer than all of them.
+    began = [each.row.get("started_at") for each in ordered]
+    ended = [each.row.get("ended_at") for each in ordered]
+    times = [each for each in (*began, *ended) if isinstance(each, datetime)]
+    took_s = (max(times) - min(times)).total_seconds() if times else 0.0
+    if hours is not None and took_s >= _ABOUT * hours * 3600:
+        return "search.max_hours"
+    if launches is not None and len(ordered) >= launches:
+        return "search.max_launches"
+    return None
 
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Print the state in a few lines."""
-    console.print(
-        f"{found['sweep']}: {found['state']}, {found['done']} of {found['planned']} cells done",
-        soft_wrap=True,
-    )
+    reason = found["reason"]
+    state = found["state"] if reason is None else f"stopped by its budget ({reason})"
+    told = ", ".join([state, *_known(found)])
+    console.print(f"{found['sweep']}: {told}", soft_wrap=True, markup=False)
     for status, count in sorted(found["cells"].items()):
         console.print(f"  {status:<12} {count}")
     if found["not_reached"]:
         console.print(f"  {'not reached':<12} {found['not_reached']}")
     if found["inferred"]:
-        console.print(f"  {found['launches']} launches so far; inferred cells need none")
+        made = several(found["launches"], "launch", "launches")
+        console.print(f"  {made} so far; inferred cells need none")
     for cell in found["running"]:
-        axes = " ".join(f"{name}={value}" for name, value in cell.items() if name != "attempt")
-        console.print(f"  now: {axes} (attempt {cell['attempt']})", soft_wrap=True)
+        console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
     if found["state"] == "interrupted":
-        console.print(f"Go on with: vllm-frontier resume {found['folder']}", soft_wrap=True)
+        folder = found["folder"]
+        console.print(f"Go on with: vllm-frontier resume {folder}", soft_wrap=True, markup=False)
+
+
+def _known(found: dict[str, Any]) -> Iterator[str]:
+    """How many cells are done; where others are left than those, what is."""
+    yield f"{found['done']} of {found['planned']} cells done"
+    if found["launches_left"]:
+        about = several(found["launches_left"], "launch", "launches")
+        yield f"about {about} left, the next {_FOR[found['next']]}"
+
+
+def _in_words(running: dict[str, Any]) -> str:
+    axes = {name: value for name, value in running.items() if name != "attempt"}
+    return f"{label(axes)} (attempt {running['attempt']})"

@@ -45,7 +45,8 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
     if document["frontier"]:
         parts.append(frontier_table(document["frontier"], document["choices"], simulated))
     else:
-        parts.append(Text("No cell has a measured speed yet."))
+        reason = document["reason"] or "no cell has a measured speed yet"
+        parts.append(Text(f"{reason[0].upper()}{reason[1:]}."))
     if document["frontier"] and document["without_speed"]:
         parts[-1] = Group(parts[-1], _unmeasured(document["without_speed"]))
     if document["boundaries"]:
@@ -222,7 +223,9 @@ def _columns(
 def _headline(document: Mapping[str, Any]) -> Text:
     """How many cells there are, what became of them, and what that took."""
     counts, left = document["cells"], document["not_reached"]
+    running = sum(cell["status"] == "running" for cell in document["grid"])
     words = [f"{count} {status}" for status, count in counts.items()]
+    words += [f"{running} running"] if running else []
     words += [f"{left} not reached"] if left else []
     told = ", ".join(words)
     if document["inferred"]["cells"]:
@@ -230,7 +233,7 @@ def _headline(document: Mapping[str, Any]) -> Text:
         saved = max(0, sum(counts.values()) - made)
         told += f"; {made} {'launch' if made == 1 else 'launches'}, {saved} saved"
     name = title(document["sweep"], bool(document["simulated"]))
-    total = sum(counts.values()) + left
+    total = sum(counts.values()) + running + left
     return Text.assemble((name, "bold"), f": {total} cells", f" ({told})" if told else "")
 
 
