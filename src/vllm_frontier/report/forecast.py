@@ -13,8 +13,9 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.history import LaunchTimes, launch_times
 from vllm_frontier.identity import identify
 from vllm_frontier.memory import Figure, MemoryModel, MemoryPrior, Prediction, vague_prior
-from vllm_frontier.outcome import Outcome, Status
-from vllm_frontier.search import Ask, create_search, dry_run, infer
+from vllm_frontier.outcome import Status
+from vllm_frontier.report.expected_launches import Told, expected_launches
+from vllm_frontier.search import Ask, infer
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import in_order
 from vllm_frontier.store.sweep_store import SweepStore
@@ -23,9 +24,6 @@ DEVIATIONS_90 = 1.645
 """To either side of the mean of a normal distribution lie 90 % within so many deviations."""
 
 _LIKELY = 0.5
-
-Told = Sequence[tuple[Cell, Outcome]]
-"""Attempts that have ended, in the order in which they did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     predictions = {
         cell: Prediction(float(mean[at]), float(sd[at]), basis) for at, cell in enumerate(cells)
     }
-    asks = dry_run(create_search(spec, prior), model, told)
+    asks = expected_launches(spec, prior, model, told)
     times = launch_times(spec, prior, outputs)
     seconds = [
         times.seconds(
@@ -123,8 +121,8 @@ def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told, expected:
 
     The search knows no more than before: only what it meets is different.
     """
-    if spec.search.strategy == "exhaustive":
-        return [expected]
+    if spec.search.strategy == "exhaustive" or spec.search.verify == "all":
+        return [expected]  # every cell, whatever becomes of it
     believed = vague_prior(spec.card.memory_gib) if prior is None else prior
     fixed = (believed.weights, believed.activation, believed.graphs, believed.overhead)
     spread = math.hypot(*(figure.sd for figure in fixed))
@@ -135,7 +133,7 @@ def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told, expected:
         model = MemoryModel(spec.card.memory_gib, replace(believed, weights=weights))
         for cell, outcome in told:
             model.observe(cell, outcome)
-        counts.append(len(dry_run(create_search(spec, prior), model, told)))
+        counts.append(len(expected_launches(spec, prior, model, told)))
     return counts
 
 
