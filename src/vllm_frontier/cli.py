@@ -23,6 +23,7 @@ from click.exceptions import NoArgsIsHelpError
 from vllm_frontier import __version__
 from vllm_frontier.errors import ConfigError, FrontierError, Interrupted
 from vllm_frontier.launch.family import kill_family
+from vllm_frontier.report.wording import several
 from vllm_frontier.signals import EXIT_INTERRUPTED, Signals
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ def _run(
         began = SweepPaths(folder).sweep_yaml.exists()
         told = _go_on(folder) if began else "Nothing was launched."
         with suppress(OSError):  # the terminal may be what is gone
-            console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True, markup=False)
+            console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True)
         return EXIT_INTERRUPTED
     found = result.load(folder)
     if as_json:
@@ -307,11 +308,11 @@ def _run(
         result.show(found, console)
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
-        console.print(f"\nResults: {folder}", soft_wrap=True, markup=False)
+        console.print(f"\nResults: {folder}", soft_wrap=True)
     told = _left_open(finished)
     if told:
         more = f" {_go_on(folder)}" if finished.out_of_budget else ""
-        console.print(f"{told}{more}", soft_wrap=True, markup=False)
+        console.print(f"{told}{more}", soft_wrap=True)
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
 
 
@@ -320,11 +321,12 @@ def _left_open(finished: Finished) -> str:
     if not finished.left:
         ended = finished.out_of_budget and not finished.aside
         return "The search would launch more, but its budget is used up." if ended else ""
+    left = several(finished.left, "cell was", "cells were")
     if finished.aside:
-        return f"{finished.left} cells were not reached, for want of a card."
+        return f"{left} not reached, for want of a card."
     if finished.out_of_budget:
-        return f"{finished.left} cells were not reached within the budget of the search."
-    return f"{finished.left} cells were left open: the search did not ask for them."
+        return f"{left} not reached within the budget of the search."
+    return f"{left} left open: not asked for by the search."
 
 
 def _go_on(folder: Path) -> str:
@@ -345,7 +347,8 @@ def _console(*, to_stderr: bool = False, needs_reader: bool = True) -> Any:
             if needs_reader:
                 raise SystemExit(EXIT_DONE)
 
-    return Terminal(highlight=False, file=stream)
+    # Names may hold what looks like markup, such as `[/]`.
+    return Terminal(highlight=False, markup=False, file=stream)
 
 
 def _print_json(document: Any) -> None:

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_frontier.checkpoint import unread
-from vllm_frontier.grid import Cell
+from vllm_frontier.grid import Cell, shortest
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.forecast import DEVIATIONS_90, Forecast, make_forecast
 from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.report.wording import several
 from vllm_frontier.spec import SweepSpec
 
 WORKS, DOES_NOT_FIT = "works", "does not fit"
@@ -151,8 +152,9 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         )
     if plan["attempts_done"]:
         console.print(
-            f"Already in {outputs / spec.name}: {plan['attempts_done']} attempts, with which "
-            f"{plan['cells_done']} cells have their answer."
+            f"Already in {outputs / spec.name}: "
+            f"{several(plan['attempts_done'], 'attempt', 'attempts')}, with which "
+            f"{several(plan['cells_done'], 'cell has its', 'cells have their')} answer."
             + (" What is left:" if plan["launch_order"] else ""),
             soft_wrap=True,
             markup=False,
@@ -166,7 +168,7 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         console.print()
         console.print(grid_map(_signs(plan), "Expected (# x launched, + - to be inferred)"))
     console.print()
-    for line in _closing(plan, unread(spec)):
+    for line in _closing(plan, None if _is_predicted(plan) else unread(spec)):
         console.print(line, markup=False)
 
 
@@ -181,7 +183,9 @@ def _launches(plan: Mapping[str, Any]) -> str:
     ranged = _is_predicted(plan) and span["low"] < span["high"]
     wide = f" ({span['low']} to {span['high']})" if ranged else ""
     more = " more" if plan["attempts_done"] else ""
-    return f"about {count}{more} {word}{wide} instead of {plan['launches_exhaustive']}"
+    saves = count < plan["launches_exhaustive"]
+    instead = f" instead of {plan['launches_exhaustive']}" if saves else ""
+    return f"about {count}{more} {word}{wide}{instead}"
 
 
 def _launch_table(plan: Mapping[str, Any]) -> Table:
@@ -262,7 +266,8 @@ def _closing(plan: Mapping[str, Any], missing: str | None) -> Iterator[str]:
     if plan["launch_order"]:
         yield f"Expected time: {about(plan['seconds_expected'])} ({plan['seconds_basis']})."
     if plan["launches_cut"]:
-        yield f"Beyond search.max_hours: {plan['launches_cut']} launches, which are left out here."
+        cut = several(plan["launches_cut"], "launch, which is", "launches, which are")
+        yield f"Beyond search.max_hours: {cut} left out here."
     if _is_predicted(plan):
         yield f"Predictions rest on {plan['prediction_basis']}."
     else:
@@ -276,4 +281,4 @@ def _closing(plan: Mapping[str, Any], missing: str | None) -> Iterator[str]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return shortest(value) if isinstance(value, float) else str(value)

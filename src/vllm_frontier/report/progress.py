@@ -17,6 +17,7 @@ from rich.text import Text
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Outcome, Purpose, Status
+from vllm_frontier.report.wording import several
 from vllm_frontier.trial import Progress
 
 _MARKS = {
@@ -61,7 +62,8 @@ class ProgressDisplay:
         self._notice_inference()
         word = "Resuming" if resumed else "Starting"
         known = f", {max(done, self._known)} of them done already" if resumed else ""
-        expected = f", about {self._launches_left} launches expected" if self._infers else ""
+        left = several(self._launches_left, "launch", "launches")
+        expected = f", about {left} expected" if self._infers else ""
         self._console.print(
             f"{word} {planned} cells{known}{expected}; results in {folder}",
             soft_wrap=True,

@@ -15,6 +15,7 @@ from vllm_frontier.rehearse import Rehearsal
 from vllm_frontier.report.disagreement import not_explored
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.report.wording import label, several
 from vllm_frontier.search.proof import DISAGREEMENT
 from vllm_frontier.spec import SearchSpec, SweepSpec
 from vllm_frontier.window_end import window_end
@@ -126,7 +127,8 @@ def _launches(told: Mapping[str, Any], audits: int, seconds: float) -> Iterator[
     made = told["launches"] + told["launches_measure"]
     every = told["launches_exhaustive"]
     saved = f" instead of {every}" if made < every else ""
-    yield f"Rehearsed on {told['card']}: {made} launches{saved}, {about(seconds)}:"
+    count = several(made, "launch", "launches")
+    yield f"Rehearsed on {told['card']}: {count}{saved}, {about(seconds)}:"
     checks = f" ({audits} of them spot checks)" if audits else ""
     yield (
         f"{told['launches']} to learn what works{checks}, "
@@ -173,14 +175,15 @@ def _verdict(told: Mapping[str, Any], search: SearchSpec) -> Iterator[str]:
     if wrong:
         yield f"Of the wrong inferred ones, said to be uncertain: {told['uncertain_wrong']}."
     if told["failed"]:
-        yield f"{told['failed']} cells failed."
+        yield f"{several(told['failed'], 'cell', 'cells')} failed."
     if told["not_reached"]:
-        yield f"{told['not_reached']} cells have no answer: {_why_open(search)}."
+        left = several(told["not_reached"], "cell has", "cells have")
+        yield f"{left} no answer: {_why_open(search)}."
     if told["contradictions"]:
         yield "Not monotone: refused, though what asks for more works"
     for each in told["contradictions"][:_LISTED_MAX]:
-        yield f"  refused  {_label(each['fails'])}"
-        yield f"  works    {_label(each['works'])}"
+        yield f"  refused  {label(each['fails'])}"
+        yield f"  works    {label(each['works'])}"
     more = len(told["contradictions"]) - _LISTED_MAX
     if more > 0:
         yield f"  and {more} more; see --json."
@@ -192,11 +195,3 @@ def _why_open(search: SearchSpec) -> str:
     if search.verify == "frontier" and not limited:
         return "the frontier does not rest on them"
     return "the search ended before"
-
-
-def _label(axes: Mapping[str, Any]) -> str:
-    """A cell of the document, as `Cell.label` has it."""
-    built_in = {"depth", "context", "graphs", "utilization"}
-    extra = tuple((name, value) for name, value in axes.items() if name not in built_in)
-    cell = Cell(axes["depth"], axes["context"], axes["graphs"], axes["utilization"], extra)
-    return cell.label()
