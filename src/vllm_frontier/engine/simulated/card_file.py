@@ -60,8 +60,19 @@ _UNREADABLE = (
 )
 # Beyond these figures speeds, times and numbers of tokens would overflow.
 _LEAST, _MOST = 1e-9, 1e9
-_MOST_OF: Mapping[str, float] = {"card.total_gib": 1e6, "time.scale": 5.0}
-_LEAST_OF: Mapping[str, float] = {"speed.prefill_tok_s": 1e-3, "speed.step_ms": 1e-6}
+_LEAST_OF: Mapping[str, float] = {
+    "card.total_gib": 1e-3,
+    "memory.kv_per_1k_tokens": 1e-6,
+    "speed.prefill_tok_s": 1e-3,
+    "speed.step_ms.eager": 1e-6,
+    "speed.step_ms.graphs": 1e-6,
+}
+_MOST_OF: Mapping[str, float] = {
+    "card.total_gib": 1e6,
+    "memory.kv_per_1k_tokens": 1e6,
+    "memory.block_tokens": 1e6,
+    "time.scale": 5.0,
+}
 
 
 class _Short(reprlib.Repr):
@@ -300,8 +311,7 @@ def _check_whole(card: SimulatedCard, where: str) -> None:
     ):
         if value <= 0:
             raise ConfigError(f"{where}: {name} must be above 0")
-        least = _LEAST_OF.get(name.removesuffix(".eager").removesuffix(".graphs"), _LEAST)
-        most = _MOST_OF.get(name, _MOST)
+        least, most = _LEAST_OF.get(name, _LEAST), _MOST_OF.get(name, _MOST)
         if not least <= value <= most:
             raise ConfigError(
                 f"{where}: {name} must be between {least:g} and {most:g}, but is {value:g}"
