@@ -52,6 +52,7 @@ _NAME_SHOWN_MAX = 60
 _FOLDER_NAME_MAX = 200
 # What YAML, Hydra and OmegaConf let through: numbers too long, brackets nested too deeply.
 _ODD_VALUES = (ValueError, OverflowError, RecursionError)
+_WRONG_TAGS = (KeyError, AttributeError)  # of YAML's `!!bool abc` and `!!timestamp abc`
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ def _compose(path: Path, overrides: list[str]) -> DictConfig:
         where = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(path)
         problem = getattr(error, "problem", None) or "not valid YAML"
         raise ConfigError(f"{where}: {problem}") from None
-    except _ODD_VALUES as error:
+    except (*_ODD_VALUES, *_WRONG_TAGS) as error:
         raise ConfigError(
             f"{path}, or what overrides it, cannot be read: {config_words.odd(error)}"
         ) from None

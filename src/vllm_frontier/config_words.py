@@ -155,10 +155,12 @@ def _keyed(key: str, text: str) -> ConfigError:
     return ConfigError(f"{key}: {text[:1].lower()}{text[1:]}")
 
 
-def odd(error: ValueError | OverflowError | RecursionError) -> str:
+def odd(error: Exception) -> str:
     """Of a value that a parser could not take, in words for the user."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, OverflowError) or "integer string conversion" in str(error):
         return "a number in it is too large"
+    if isinstance(error, KeyError | AttributeError):
+        return "a value in it is not what its tag (!!bool, say) promises"
     return str(error).splitlines()[0] if str(error) else "a value in it is malformed"

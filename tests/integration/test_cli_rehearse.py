@@ -57,7 +57,7 @@ def rehearse(
 
 
 def test_a_card_may_have_any_name(rehearse: Any, tmp_path: Path) -> None:
-    content = find_card("tiny-8gib").read_text().replace("Simulated 8 GiB", "'[/]bad [red]'")
+    content = find_card("tiny-8gib").read_text().replace("Simulated 8 GiB", "[/]bad [red]")
     (tmp_path / "odd.yaml").write_text(content)
     page = rehearse("demo-cpu", "--card", "odd.yaml", "grid.context=[8192]", "model.name='[/]'")
     assert "Rehearsed on [/]bad [red]: " in page

@@ -314,6 +314,10 @@ def test_local_folders_become_absolute(own: Write) -> None:
             "unknown key 'grid.depht': did you mean 'grid.depth'?",
         ),
         ("name: x\ngrid: {depth: [1]\n", "line 3"),
+        ("name: x\ngrid: {depth: [!!bool a]}\n", "cannot be read: a value in it is not what its"),
+        ("name: x\ngrid: {depth: [!!int a]}\n", "cannot be read: invalid literal for int()"),
+        ("grid: {depth: [" + "9" * 5000 + "]}\n", "cannot be read: a number in it is too large"),
+        ("grid: {depth: " + "[" * 3000 + "\n", "cannot be read: it is nested too deeply"),
         ("defaults: [base]\n", "no model is chosen: add model=NAME"),
         (
             "defaults: [base, override model: none, _self_]\n",
