@@ -59,12 +59,13 @@ def monotone(draw: random.Random) -> SimulatedCard:
         graphs_per_depth=size * draw.uniform(0.0, 0.06) if grows == "graphs" else 0.0,
         kv_per_1k_tokens=kv,
         head_kv_per_1k_tokens=kv * draw.uniform(0.0, 0.1),
-        state=size * draw.uniform(0.05, 0.3) if grows == "state" else 0.0,
-        state_per_depth=size * draw.uniform(0.02, 0.15) if grows == "state" else 0.0,
+        # A hybrid model's state is worth some thousand tokens of its KV cache.
+        state=kv * draw.uniform(1.0, 9.0) if grows == "state" else 0.0,
+        state_per_depth=kv * draw.uniform(0.5, 4.0) if grows == "state" else 0.0,
     )
     # A cell in the middle of the grid has its longest window somewhere in the middle, too.
     taken = memory.head + memory.activation + memory.graphs / 2 + memory.state
-    window = kv * draw.uniform(40, 180)
+    window = kv * draw.uniform(50, 180)
     return SimulatedCard(
         card=CardFigures(name="random", total_gib=total, in_use_gib=0.01 * total),
         model=ModelFigures(max_context=262144),
