@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.memory import MemoryModel, MemoryPrior, Prediction
+from vllm_frontier.memory import MemoryModel, MemoryPrior
 from vllm_frontier.outcome import Outcome
 from vllm_frontier.search.lattice import Floats, Lattice
 
@@ -29,14 +29,6 @@ class Beliefs:
         """Learn from a launch."""
         if cell.extra in self._models:
             self._models[cell.extra].observe(cell, outcome)
-
-    def predict(self, cell: Cell) -> Prediction:
-        """What is expected of a cell of the grid."""
-        return self._models[cell.extra].predict(cell)
-
-    def model(self, cell: Cell) -> MemoryModel:
-        """The model of a cell's further axes."""
-        return self._models[cell.extra]
 
     def margins(self) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the memory left over, GiB, for every point."""

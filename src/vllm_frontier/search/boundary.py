@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vllm_frontier.grid import Cell
-from vllm_frontier.memory import MemoryPrior, Prediction
+from vllm_frontier.memory import MemoryPrior
 from vllm_frontier.outcome import FailureClass, Outcome, Phase, Purpose, Status
 from vllm_frontier.search import audit, choice
 from vllm_frontier.search.beliefs import Beliefs
@@ -145,10 +145,6 @@ class Boundary:
     def knowledge(self) -> Knowledge:
         """What follows from the launches so far."""
         return self._proofs.knowledge()
-
-    def predict(self, cell: Cell) -> Prediction:
-        """What is expected of the memory of a cell of the grid."""
-        return self._beliefs.predict(cell)
 
     def _take(self, found: Evidence, outcome: Outcome) -> None:
         self._proofs.add(found)
