@@ -40,6 +40,7 @@ OWNED_ARGUMENTS = {
 DEPTH_MAX, CONTEXT_MAX = 1024, 2**31
 _WHOLE_BITS = 63
 _SECONDS_MAX = 1e9
+_TIMES_MAX = 1000
 _GIB_MAX = 1e6
 
 
@@ -109,6 +110,7 @@ def check_numbers(conf: SweepConf) -> None:
     """Counts, limits and durations of all sections."""
     at_least_one: dict[str, float | None] = {
         "workload.repeats": conf.workload.repeats,
+        "workload.replicates": conf.workload.replicates,
         "workload.max_tokens": conf.workload.max_tokens,
         "workload.prefill_tokens": conf.workload.prefill_tokens,
         "engine.tensor_parallel": conf.engine.tensor_parallel,
@@ -137,6 +139,7 @@ def check_numbers(conf: SweepConf) -> None:
         "workload.slowest_decode_tok_s": conf.workload.slowest_decode_tok_s,
         "workload.request_timeout_s": conf.workload.request_timeout_s,
         "workload.fill_timeout_s": conf.workload.fill_timeout_s,
+        "workload.precision": conf.workload.precision,
         "search.max_hours": conf.search.max_hours,
     }
     for key, value in positive.items():
@@ -148,11 +151,20 @@ def check_numbers(conf: SweepConf) -> None:
         ("card.drain_timeout_s", conf.card.drain_timeout_s, _SECONDS_MAX),
         ("engine.ready_timeout_s", conf.engine.ready_timeout_s, _SECONDS_MAX),
         ("engine.stop_timeout_s", conf.engine.stop_timeout_s, _SECONDS_MAX),
+        ("workload.repeats", conf.workload.repeats, _TIMES_MAX),
+        ("workload.repeats_max", conf.workload.repeats_max, _TIMES_MAX),
+        ("workload.replicates", conf.workload.replicates, _TIMES_MAX),
+        ("workload.precision", conf.workload.precision, 1),
         ("workload.request_timeout_s", conf.workload.request_timeout_s, _SECONDS_MAX),
         ("workload.fill_timeout_s", conf.workload.fill_timeout_s, _SECONDS_MAX),
         ("search.max_hours", conf.search.max_hours, _SECONDS_MAX / 3600),
     ):
         _require(value is None or value <= most, key, value, f"at most {most:g}")
+    if conf.workload.precision is not None and conf.workload.repeats_max < conf.workload.repeats:
+        raise ConfigError(
+            f"workload.repeats_max is {conf.workload.repeats_max}, but at least "
+            f"workload.repeats ({conf.workload.repeats}) are measured: raise it, or lower these"
+        )
 
 
 def check_choices(conf: SweepConf) -> None:

@@ -82,6 +82,11 @@ class WorkloadConf:
     slowest_decode_tok_s: Optional[float] = None
     request_timeout_s: Optional[float] = None
     fill_timeout_s: Optional[float] = None
+    replicates: int = 1
+    reference: bool = True
+    precision: Optional[float] = None
+    repeats_max: int = 12
+    score: bool = True
 
 
 @dataclass

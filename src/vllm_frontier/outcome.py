@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vllm_frontier.conditions import Conditions, Sample
+
 
 class Status(StrEnum):
     """How an attempt ended."""
@@ -91,6 +93,13 @@ class Purpose(StrEnum):
     AUDIT = "audit"  # to check what was inferred
     SPEED = "speed"  # only to measure: that the cell works was known
     SPEED_CHECK = "speed_check"  # whether a speed holds for another window and share
+    REPLICATE = "replicate"  # a cell that was measured, once more: launches of one cell differ
+    REFERENCE = "reference"  # the reference cell, once more: does its speed drift
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the cell was measured before, so that nothing but its speed is to be learned."""
+        return self in (Purpose.REPLICATE, Purpose.REFERENCE)
 
 
 class SpecState(StrEnum):
@@ -173,11 +182,17 @@ class Run:
     `decode_tok_s_client` from the arrival of stream chunks; `decode_tok_s` is the server's
     where it exists. `accepted_per_position[i]` counts the drafts whose first i+1 tokens were
     all accepted.
+
+    `variant` is the number of the task's prompt: repeats with the same one asked for the same text.
+    `output_logprob` is the mean natural logarithm of the probability of the generated tokens under
+    the model without speculation, `output_logprob_expected` what that would be on average for text
+    drawn from the model's own distribution; both only where the text was scored. A `probe` is a
+    short sampled text that is only scored; its speed counts nowhere.
     """
 
     task: str
     repeat: int
-    kind: str  # decode | prefill | fill | load | agent
+    kind: str  # decode | prefill | fill | probe | load | agent
     concurrency: int = 1
     temperature: float = 0.0
     thinking: bool = False
@@ -197,6 +212,11 @@ class Run:
     output_sha256: str | None = None
     output: str | None = None
     started_at: float = 0.0  # seconds since the epoch, UTC
+    variant: int | None = None
+    output_token_ids: tuple[int, ...] | None = None
+    output_logprob: float | None = None
+    output_logprob_expected: float | None = None
+    conditions: Conditions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +241,8 @@ class Outcome:
 
     `phase` is the phase in which the attempt ended (`stop` when everything was done).
     `exit_code` and `signal` are those of the server when it ended by itself; both are None
-    when this attempt stopped it. `log_tail` is kept where the reason is unknown.
+    when this attempt stopped it. `log_tail` is kept where the reason is unknown. `samples` are
+    those of cards and machine while the server lived, `cuda` is the version that the driver has.
     """
 
     status: Status
@@ -246,3 +267,6 @@ class Outcome:
     speed: Speed | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
+    samples: tuple[Sample, ...] = ()
+    cuda: str | None = None
+    power_limit_w: float | None = None

