@@ -41,6 +41,13 @@ def test_grid_budget_and_schedule_decide_nothing() -> None:
     assert identify(spec("schedule.retries=4"), "1") == base
 
 
+def test_how_often_the_same_is_measured_decides_nothing() -> None:
+    base = identify(spec(), "1")
+    assert identify(spec("workload.replicates=3", "workload.reference=false"), "1") == base
+    assert identify(spec("workload.precision=0.02", "workload.score=false"), "1") == base
+    assert identify(spec("workload.repeats=5"), "1") != base  # other prompts
+
+
 def test_a_model_folder_may_move_but_not_change(tmp_path: Path) -> None:
     model = Path(spec().model.id)
     moved = tmp_path / "elsewhere" / model.name
