@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Name = TypeVar("Name")
 
@@ -24,6 +24,10 @@ class Point(Generic[Name]):
     depth: int
 
 
+Faster: TypeAlias = Callable[[Point[Name], Point[Name]], bool]
+"""Whether the first point is faster than the second beyond doubt."""
+
+
 def leaders(points: Iterable[Point[Name]], tie: float = TIE) -> set[Name]:
     """The cells that no other beats.
 
@@ -34,6 +38,32 @@ def leaders(points: Iterable[Point[Name]], tie: float = TIE) -> set[Name]:
     Args:
         points: the cells that work and have a speed.
         tie: speeds `a <= b` are equal when `a >= (1 - tie) * b`.
+    """
+    return leaders_by(points, lambda one, other: other.speed < (1 - tie) * one.speed)
+
+
+def leaders_by(points: Iterable[Point[Name]], faster: Faster[Name]) -> set[Name]:
+    """The cells that no other beats, where something else decides which are faster.
+
+    Of two cells one has the better place if it has at least the window of the other and at most
+    its share of the card. A cell is beaten by one with the better place, unless it is faster than
+    that one. Of cells with the same window and share those go that another is faster than, and of
+    the rest the shallowest stay.
+
+    That two cells do not differ does not carry over: of three the first may be faster than the
+    last without either differing from the middle. This holds all the same, in whatever order the
+    points come:
+
+    - Every cell that is left out has a leader with the better place, or the same, that it is not
+      faster than.
+    - A leader is faster than every other leader with the better place. Leaders with the same
+      place have the same depth, and none of them is faster than another.
+    - Where `faster` is transitive, no cell at all with the better place, or the same, is faster
+      than a leader.
+
+    Args:
+        points: the cells that work and have a speed.
+        faster: must only be true where the speed of the first point is the higher.
     """
 
     def place(point: Point[Name]) -> tuple[int, float]:
@@ -46,19 +76,19 @@ def leaders(points: Iterable[Point[Name]], tie: float = TIE) -> set[Name]:
             point
             for point in group
             if not any(
-                other.utilization <= point.utilization and other.speed >= (1 - tie) * point.speed
+                other.utilization <= point.utilization and not faster(point, other)
                 for other in stay
             )
         ]
-        stay += _best_of_equals(open_points, tie)
+        stay += _best_of_equals(open_points, faster)
     return {point.cell_id for point in stay}
 
 
-def _best_of_equals(points: Sequence[Point[Name]], tie: float) -> list[Point[Name]]:
+def _best_of_equals(points: Sequence[Point[Name]], faster: Faster[Name]) -> list[Point[Name]]:
     """Of points with the same window and share: the fastest, and of these the shallowest."""
     if not points:
         return []
-    fastest = max(point.speed for point in points)
-    equals = [point for point in points if point.speed >= (1 - tie) * fastest]
-    depth = min(point.depth for point in equals)
-    return [point for point in equals if point.depth == depth]
+    by_speed = sorted(points, key=lambda point: -point.speed)
+    fastest = [point for point in by_speed if not any(faster(other, point) for other in by_speed)]
+    depth = min(point.depth for point in fastest)
+    return [point for point in fastest if point.depth == depth]

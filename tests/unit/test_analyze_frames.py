@@ -241,13 +241,32 @@ def test_a_smaller_tolerance_tells_more_cells_apart() -> None:
     assert {"deeper", "deepest-high"} <= set(found["cell_id"])
 
 
-def test_only_the_attempt_that_counts_has_a_speed() -> None:
+def test_all_launches_that_were_measured_have_a_say_and_no_other() -> None:
+    cell = {"cell_id": "a", "context": 1024}
+    table = trials(
+        cell,
+        {**cell, "attempt": 2, "purpose": "replicate"},
+        {**cell, "attempt": 3, "status": "failed", "failure_class": "killed"},
+        {**cell, "attempt": 4, "purpose": "reference"},
+    )
+    rows = runs(
+        *decode("a", "edit", 10, 11, 30),
+        *decode("a", "edit", 20, attempt=2),
+        *decode("a", "edit", 999, attempt=3),
+        *decode("a", "edit", 12, attempt=4),
+        *decode("a", "edit", 999, attempt=5),
+    )
+    (row,) = frontier(table, rows).collect().to_dicts()
+    assert (row["attempt"], row["decode_tok_s"], row["launches"], row["runs"]) == (4, 12, 3, 5)
+    assert row["interval_basis"] == "launches"
+
+
+def test_a_cell_that_no_longer_works_has_no_speed() -> None:
     table = trials(
         {"cell_id": "a", "context": 1024},
-        {"cell_id": "a", "context": 1024, "attempt": 2},
+        {"cell_id": "a", "context": 1024, "attempt": 2, **REFUSED},
     )
-    rows = runs(*decode("a", "edit", 10), *decode("a", "edit", 20, attempt=2))
-    assert frontier(table, rows).collect()["decode_tok_s"].to_list() == [20]
+    assert frontier(table, runs(*decode("a", "edit", 10))).collect().is_empty()
 
 
 def test_headroom_is_what_is_left_beyond_one_window() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.latest import CELL, counted, works
+from vllm_frontier.outcome import Status
 
 GROUP = ("extra", "depth", "task")
 
@@ -21,14 +22,21 @@ def by_depth(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
 
     Returns:
         One row per `extra`, `depth` and `task`: `eager` and `graphs` (tokens/s, median over
-        cells of their medians over repeats, null where nothing was measured), `acceptance`
-        (list; share of drafts whose first n tokens were all accepted, over all runs; null at
-        depth 0).
+        cells of the median over launches of their medians over repeats, null where nothing was
+        measured), `acceptance` (list; share of drafts whose first n tokens were all accepted,
+        over all runs; null at depth 0).
     """
-    cells = counted(trials).filter(works()).select(*CELL, "extra", "depth", "graphs")
-    decode = runs.filter(pl.col("kind") == "decode").join(cells, on=CELL, how="inner")
+    cells = counted(trials).filter(works()).select("cell_id")
+    launches = (
+        trials.filter(pl.col("status") == Status.MEASURED.value)
+        .join(cells, on="cell_id", how="semi")
+        .select(*CELL, "extra", "depth", "graphs")
+    )
+    decode = runs.filter(pl.col("kind") == "decode").join(launches, on=CELL, how="inner")
     medians = (
         decode.group_by(*GROUP, "graphs", *CELL)
+        .agg(pl.col("decode_tok_s").median())
+        .group_by(*GROUP, "graphs", "cell_id")
         .agg(pl.col("decode_tok_s").median())
         .group_by(GROUP)
         .agg(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.gains import gains
+from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, CELL
-from vllm_frontier.dominance import TIE, Point, leaders
+from vllm_frontier.analyze.verdicts import Differences
+from vllm_frontier.dominance import TIE, Point, leaders_by
 
 ALL = "all"
 """The word in `on_frontier_for` for the median over tasks."""
@@ -40,6 +44,9 @@ _AFTER = (
     "changed",
     "status",
     "speed_cell",
+    "launches",
+    "runs",
+    "interval_basis",
 )
 
 
@@ -57,20 +64,26 @@ def frontier(
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
-        tie: see `leaders`.
+        tie: speeds that differ by less than this share count as equal in any case; see
+            `verdicts`.
         task: whose speed `min_decode` is about; None for the median over tasks.
         min_context: only cells with at least this window, tokens.
         min_decode: only cells that decode at least this fast, tokens/s.
 
     Returns:
         The columns of the table `frontier`, longest window first. `on_frontier_for` names the
-        tasks for whose speed the cell leads, and `all` where it leads for the median. Cells
-        that were not measured are here with the speed of `speed_cell`, see `working_speeds`.
+        tasks for whose speed the cell leads, and `all` where it leads for the median; cells
+        without a clear difference in that speed count as equally fast. Cells that were not
+        measured are here with the speed of `speed_cell`, see `working_speeds`.
     """
-    found = _at_least(candidates(trials, runs).collect(), task, min_context, min_decode)
+    figures = cell_figures(trials, runs)
+    works = candidates(trials, runs, figures=figures).collect()
+    found = _at_least(works, task, min_context, min_decode)
+    lender = dict(found.select("cell_id", "speed_cell").iter_rows())
     leads: dict[str, list[str]] = {}
     for name, points in _measures(found):
-        for cell_id in leaders(points, tie):
+        differences = Differences(figures, None if name == ALL else name, tie=tie)
+        for cell_id in leaders_by(points, partial(_faster, differences, lender)):
             leads.setdefault(cell_id, []).append(name)
     names = pl.DataFrame(
         {"cell_id": list(leads), "on_frontier_for": list(leads.values())},
@@ -87,8 +100,18 @@ def frontier(
     )
 
 
-def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
-    """Every cell that works and has a decode speed, with the columns of the frontier but one."""
+def candidates(
+    trials: pl.LazyFrame, runs: pl.LazyFrame, *, figures: pl.DataFrame | None = None
+) -> pl.LazyFrame:
+    """Every cell that works and has a decode speed, with the columns of the frontier but one.
+
+    Args:
+        trials: the table `trials`.
+        runs: the table `runs`.
+        figures: of `cell_figures`, where they are known already.
+    """
+    if figures is None:
+        figures = cell_figures(trials, runs)
     limits = boundaries(trials).select(
         "depth", "graphs", "utilization", "extra", pl.col("max_context_works").alias("max_context")
     )
@@ -98,10 +121,15 @@ def candidates(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("kv_available_gib") * pl.col("context") / pl.col("kv_tokens")
     )
     return (
-        working_speeds(trials, runs)
+        working_speeds(trials, runs, figures=figures)
         .join(limits, on=["depth", "graphs", "utilization", "extra"], how="left")
         # Both speeds of a gain come from launches: those of the cell whose speed it is.
-        .join(gains(trials, runs), left_on="speed_cell", right_on="cell_id", how="left")
+        .join(
+            gains(trials, runs, figures=figures),
+            left_on="speed_cell",
+            right_on="cell_id",
+            how="left",
+        )
         .with_columns(kv_headroom_gib=pl.col("kv_available_gib") - needed)
         .select(_BEFORE + _AFTER)
     )
@@ -118,6 +146,13 @@ def _at_least(
         fast = [point.cell_id for point in named if point.speed >= min_decode]
         found = found.filter(pl.col("cell_id").is_in(fast))
     return found
+
+
+def _faster(
+    differences: Differences, lender: dict[str, str], one: Point[str], other: Point[str]
+) -> bool:
+    """Whether a cell is faster than another, by the cells whose speeds they have."""
+    return differences.faster(lender[one.cell_id], lender[other.cell_id])
 
 
 def _measures(found: pl.DataFrame) -> list[tuple[str, list[Point[str]]]]:

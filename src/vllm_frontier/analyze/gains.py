@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import polars as pl
 
+from vllm_frontier.analyze.borrowed import with_speeds
+from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, CELL, counted, works
-from vllm_frontier.analyze.speed import with_speeds
 
 _PLACE = ("context", "utilization", "extra")
 
 
-def gains(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
+def gains(
+    trials: pl.LazyFrame, runs: pl.LazyFrame, *, figures: pl.DataFrame | None = None
+) -> pl.LazyFrame:
     """The speed of every cell that was measured over the speed without speculation.
+
+    Speeds are those over all launches of a cell.
 
     The baseline is depth 0 with the cell's own window, share of the card and further axes;
     where that has no speed (it need not have been launched), the median of the baselines with
     other windows and shares, and `gain_basis` says so.
+
+    Args:
+        trials: the table `trials`.
+        runs: the table `runs`.
+        figures: of `cell_figures`, where they are known already.
 
     Returns:
         One row per cell: cell_id, `gain_same_graphs` (over depth 0 with the same graphs),
         `gain_no_graphs` (over depth 0 without graphs), `gain_basis` (of the first: `same
         window` or `other windows`). Ratios are null where there is no baseline.
     """
-    speeds = with_speeds(counted(trials).filter(works()), runs).select(
+    if figures is None:
+        figures = cell_figures(trials, runs)
+    speeds = with_speeds(counted(trials).filter(works()), figures).select(
         "cell_id", *AXES, "decode_tok_s"
     )
     base = speeds.filter(pl.col("depth") == 0)
