@@ -27,7 +27,7 @@ from vllm_frontier.config import compose_sweep
 from vllm_frontier.grid import Axis, Cell, Grid
 from vllm_frontier.outcome import FailureClass, Outcome, Phase, Purpose, Speed, StartupFacts, Status
 from vllm_frontier.rehearse import frontier_of
-from vllm_frontier.search import Ask, Boundary, create_search, infer
+from vllm_frontier.search import Ask, Boundary, create_strategy, infer
 from vllm_frontier.spec import SearchSpec
 
 MEMORY = Memory()
@@ -184,7 +184,7 @@ def test_launches_at_values_the_grid_lacks_are_told_as_well() -> None:
 def test_what_the_search_knows_is_what_is_inferred_of_its_outcomes() -> None:
     words = ["engine=simulated", "engine.card_file=tiny-8gib", "search=boundary"]
     spec = compose_sweep("rtx5090-qwen3.8-27b-nvfp4", words).spec
-    search = create_search(spec)
+    search = create_strategy(spec)
     assert isinstance(search, Boundary)
     made = drive(search, Memory(weights=4.0, kv_per_1k=0.012))
     assert search.knowledge() == infer(spec, told(made))

@@ -1,17 +1,20 @@
 """Which cell is launched next: ask and tell, without I/O."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.memory import MemoryPrior
-from vllm_frontier.outcome import Outcome, Purpose
+from vllm_frontier.outcome import Outcome, Purpose, Status
 from vllm_frontier.search.boundary import Boundary
 from vllm_frontier.search.dry_run import dry_run
 from vllm_frontier.search.exhaustive import Exhaustive
 from vllm_frontier.search.knowledge import Contradiction, Inference, Knowledge
 from vllm_frontier.search.lattice import Lattice
+from vllm_frontier.search.order import balanced_order
 from vllm_frontier.search.proof import prove
 from vllm_frontier.search.protocol import Ask, Outlook, Search
+from vllm_frontier.search.repeated import Repeated
 from vllm_frontier.spec import SweepSpec
 
 __all__ = [
@@ -22,15 +25,29 @@ __all__ = [
     "Inference",
     "Knowledge",
     "Outlook",
+    "Repeated",
     "Search",
     "create_search",
+    "create_strategy",
     "dry_run",
     "infer",
+    "repeat",
 ]
 
 
 def create_search(spec: SweepSpec, prior: MemoryPrior | None = None) -> Search:
-    """The search that a sweep's configuration asks for.
+    """The search that a sweep's configuration asks for, measured cells launched again included.
+
+    Args:
+        spec: the sweep.
+        prior: what is believed of its memory; None where nothing is.
+    """
+    unlimited = replace(spec, search=replace(spec.search, max_launches=None))
+    return repeat(create_strategy(unlimited, prior), spec)
+
+
+def create_strategy(spec: SweepSpec, prior: MemoryPrior | None = None) -> Boundary | Exhaustive:
+    """The search alone: it launches no cell again for the sake of its speed.
 
     Args:
         spec: the sweep.
@@ -41,7 +58,25 @@ def create_search(spec: SweepSpec, prior: MemoryPrior | None = None) -> Search:
         return Boundary(
             cells, spec.search, card_gib=spec.card.memory_gib, retries=retries, prior=prior
         )
-    return Exhaustive(cells, retries=retries, max_launches=spec.search.max_launches)
+    ordered = balanced_order(cells, spec.search.seed)
+    return Exhaustive(ordered, retries=retries, max_launches=spec.search.max_launches)
+
+
+def repeat(search: Search, spec: SweepSpec) -> Repeated:
+    """A search with replicates and reference launches, as a sweep's configuration wants them.
+
+    Args:
+        search: what it launches otherwise, without a budget.
+        spec: the sweep.
+    """
+    return Repeated(
+        search,
+        spec.grid.cells(),
+        spec.workload,
+        seed=spec.search.seed,
+        retries=spec.schedule.retries,
+        max_launches=spec.search.max_launches,
+    )
 
 
 def infer(spec: SweepSpec, outcomes: Iterable[tuple[Cell, Outcome]]) -> Knowledge:
@@ -53,7 +88,7 @@ def infer(spec: SweepSpec, outcomes: Iterable[tuple[Cell, Outcome]]) -> Knowledg
         spec: the sweep.
         outcomes: of every attempt, in the order in which they ended.
     """
-    told = list(outcomes)
+    told = [each for each in outcomes if not _says_nothing(each[1])]
     if _launches_every_cell(spec) and not any(_by_inference(outcome) for _, outcome in told):
         return Knowledge()
     return prove(Lattice(spec.grid.cells()), told, spec.schedule.retries).knowledge()
@@ -65,4 +100,11 @@ def _launches_every_cell(spec: SweepSpec) -> bool:
 
 def _by_inference(outcome: Outcome) -> bool:
     """Whether a search that infers made the launch: what it then knew stays known."""
+    if outcome.purpose.repeats:
+        return False
     return not outcome.with_speed or outcome.purpose is not Purpose.PROOF
+
+
+def _says_nothing(outcome: Outcome) -> bool:
+    """A measured cell that fails when it is launched again has its answer all the same."""
+    return outcome.purpose.repeats and outcome.status is Status.FAILED

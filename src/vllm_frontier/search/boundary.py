@@ -111,7 +111,8 @@ class Boundary:
         """How many cells are known, and how many launches are still expected, about."""
         proofs = self._proofs
         known = proofs.works | proofs.refused | proofs.disputed | proofs.launched
-        return Outlook(known=int(known.sum()), launches_left=self._expected())
+        left, speeds = self._expected()
+        return Outlook(known=int(known.sum()), launches_left=left, speeds_left=speeds)
 
     def ask(self) -> Ask | None:
         """The next launch; None while others have to end first, and at the end."""
@@ -148,7 +149,8 @@ class Boundary:
 
     def _take(self, found: Evidence, outcome: Outcome) -> None:
         self._proofs.add(found)
-        self._answers[found.cell] += 1
+        # A refusal that only a launch for speed met is looked at again like any other.
+        self._answers[found.cell] += not outcome.purpose.repeats
         self._again.pop(found.cell, None)
         self._failures.pop(found.cell, None)
         if outcome.purpose is Purpose.AUDIT:
@@ -324,8 +326,8 @@ class Boundary:
             if second is not None:
                 yield Ask(second, Purpose.SPEED_CHECK)
 
-    def _expected(self) -> int:
-        """About how many launches are left."""
+    def _expected(self) -> tuple[int, int]:
+        """About how many launches are left, and how many of them are measured."""
         view = self._view()
         needed = view.proofs.open
         proofs = float(np.maximum(view.usefulness(needed), 0.0).sum()) if needed.any() else 0.0
@@ -333,4 +335,7 @@ class Boundary:
         speeds = without_speed(targets, self._measure, self._speeds, self._out)
         checks = max(0, self._spec.audit - len(self._audited))
         left = round(proofs) + len(speeds) + checks + len(self._out) + len(self._again)
-        return left if self._left is None else min(left, self._left + len(self._out))
+        waiting = [*self._out.values(), *self._again.values()]
+        measured = len(speeds) + sum(ask.with_speed for ask in waiting)
+        allowed = left if self._left is None else min(left, self._left + len(self._out))
+        return allowed, min(measured, allowed)

@@ -1,4 +1,4 @@
-"""Launch every cell, in the order of the grid, and failed ones again."""
+"""Launch every cell, in a given order, and failed ones again."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Exhaustive:
         self._pending = OrderedDict.fromkeys(self._cells)
         self._out: set[Cell] = set()
         self._failures: Counter[Cell] = Counter()
+        self._ended = self._measured = 0
 
     @property
     def cut_short(self) -> bool:
@@ -46,7 +47,9 @@ class Exhaustive:
         if self._left is not None:
             left = min(left, self._left + len(self._out))
         known = len(self._known) - len(self._pending) - len(self._out)
-        return Outlook(known=known, launches_left=left)
+        # What is left is taken to work as often as what was launched.
+        speeds = left if not self._ended else round(left * self._measured / self._ended)
+        return Outlook(known=known, launches_left=left, speeds_left=speeds)
 
     @property
     def finished(self) -> bool:
@@ -70,6 +73,9 @@ class Exhaustive:
         self._pending.pop(cell, None)
         if status is Status.FAILED:
             self._failures[cell] += 1
+        if status is not Status.INTERRUPTED:
+            self._ended += 1
+            self._measured += status is Status.MEASURED
         unmeasured = status is Status.MEASURED and not outcome.with_speed
         again = (
             unmeasured

@@ -31,10 +31,12 @@ class Outlook:
     Attributes:
         known: cells whose answer is known, by a launch or by inference.
         launches_left: launches that it still expects to need.
+        speeds_left: of these, about how many are expected to be measured.
     """
 
     known: int
     launches_left: int
+    speeds_left: int = 0
 
 
 class Search(Protocol):
