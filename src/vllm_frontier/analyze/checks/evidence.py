@@ -1,0 +1,167 @@
+"""What checks look at: the launches that were measured, and their runs in handy shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from vllm_frontier.analyze.latest import AXES, CELL
+from vllm_frontier.outcome import Status
+
+SETTING = "setting"
+"""What must be the same of two cells beside depth, graphs, window and share, to be compared:
+further axes, engine and card, and what was measured."""
+
+LAUNCHES_DIFFER = 0.03
+"""Share by which launches of a cell commonly differ, where a sweep does not tell by how much."""
+
+_OF_A_LAUNCH = ("spec_state", "purpose", "started_at", "sequence", "engine")
+_OF_A_RUN = (
+    *(
+        "row",
+        "launch",
+        "task",
+        "repeat",
+        "kind",
+        "temperature",
+        "variant",
+        "concurrency",
+        "started_at",
+    ),
+    *("prompt_tokens", "completion_tokens", "cached_tokens", "decode_tok_s"),
+    *("decode_tok_s_server", "decode_tok_s_client", "drafts", "draft_tokens", "accepted_tokens"),
+    *("accepted_per_position", "throttle_reasons", "throttled_share", "memory_used_gib"),
+    *("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "gpu_utilization"),
+    *("foreign_processes", "foreign_gib", "cpu_cores", "foreign_cores", "cpu_mhz"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The measured launches of a sweep and their runs; speeds are natural logarithms.
+
+    Attributes:
+        launches: one row each: `launch` (a number, in the order of time), cell_id, attempt, the
+            axes, `setting`, and what `trials` has of them.
+        runs: every run of these, with `launch` in the place of cell and attempt.
+        decode: those of them that tell a decode speed, as `log_speed`; `accepted` by any counter.
+        by_launch: of each launch and task the median `log_speed`, `runs` and counters (sums).
+        by_cell: of each cell and task the median over launches, `variance` of that figure as far
+            as it is known, `launches`, and counters.
+        noise: standard deviation of the runs of a launch at one task; None where no task ran twice.
+        method: how tokens are drafted, where that is known.
+        texts: `output` and `output_token_ids` of the table `runs`; `row` of `runs` and `decode` is
+            the place in it.
+    """
+
+    launches: pl.DataFrame
+    runs: pl.DataFrame
+    decode: pl.DataFrame
+    by_launch: pl.DataFrame
+    by_cell: pl.DataFrame
+    noise: float | None
+    method: str | None
+    texts: pl.DataFrame
+
+    @property
+    def drafts_now_and_then(self) -> bool:
+        """Whether a step without a draft, or with a short one, is nothing special."""
+        return self.method == "ngram"
+
+
+def gather(trials: pl.LazyFrame, runs: pl.LazyFrame, method: str | None = None) -> Evidence:
+    """The evidence in the tables `trials` and `runs`; `method` is that of speculation."""
+    launches = _launches(trials)
+    names = launches.lazy().select(*CELL, "launch")
+    numbered = runs.with_row_index("row")
+    measured = numbered.join(names, on=CELL, how="inner").select(_OF_A_RUN).collect()
+    texts = runs.select("output", "output_token_ids").collect()
+    decode = _decode(measured)
+    noise = _noise(decode)
+    by_launch = _by_launch(decode)
+    by_cell = _by_cell(by_launch, launches, noise)
+    return Evidence(launches, measured, decode, by_launch, by_cell, noise, method, texts)
+
+
+def _launches(trials: pl.LazyFrame) -> pl.DataFrame:
+    words = [pl.col("extra").fill_null("{}")]
+    words += [pl.col(name).fill_null("") for name in ("changed", "workload")]
+    return (
+        trials.filter(pl.col("status") == Status.MEASURED.value, pl.col("attempt") > 0)
+        .filter(pl.col("cell_id").is_not_null())
+        .unique(CELL, keep="last", maintain_order=True)
+        .sort("started_at", "sequence", "cell_id", "attempt", nulls_last=True)
+        .select(*CELL, *AXES, pl.concat_str(words, separator="\n").alias(SETTING), *_OF_A_LAUNCH)
+        .with_row_index("launch")
+        .collect()
+    )
+
+
+def _decode(runs: pl.DataFrame) -> pl.DataFrame:
+    """Runs of one request at a time that tell a speed of which there is a logarithm."""
+    speed = pl.col("decode_tok_s")
+    return runs.filter(
+        pl.col("kind") == "decode", pl.col("concurrency") == 1, speed.is_finite(), speed > 0
+    ).with_columns(
+        log_speed=speed.log(),
+        accepted=pl.coalesce("accepted_tokens", pl.col("accepted_per_position").list.sum()),
+    )
+
+
+def _noise(decode: pl.DataFrame) -> float | None:
+    """How much the runs of a launch at one task differ.
+
+    Where a prompt was asked more than once, runs of the same prompt; else differences of the
+    prompts are in it.
+    """
+    task = ("launch", "task")
+    for keys in ((*task, "variant"), task):
+        asked = decode.filter(pl.col(keys[-1]).is_not_null())
+        groups = asked.group_by(keys).agg(pl.col("log_speed").var().alias("variance"), n=pl.len())
+        groups = groups.filter(pl.col("n") > 1)
+        if not groups.is_empty():
+            freedom = groups["n"].to_numpy() - 1.0
+            return float((groups["variance"].to_numpy() @ freedom / freedom.sum()) ** 0.5)
+    return None
+
+
+def _by_launch(decode: pl.DataFrame) -> pl.DataFrame:
+    counted = pl.col("drafts").is_not_null() & pl.col("accepted").is_not_null()
+    told = counted & (pl.col("completion_tokens") > 0)
+    return (
+        decode.lazy()
+        .group_by("launch", "task")
+        .agg(
+            pl.col("log_speed").median(),
+            pl.len().cast(pl.Int64).alias("runs"),
+            pl.col("drafts", "accepted").filter(counted).sum(),
+            pl.col("drafts", "accepted").filter(told).sum().name.prefix("told_"),
+            (pl.col("completion_tokens") - 1).filter(told).sum().alias("told_tokens"),
+            told.sum().cast(pl.Int64).alias("told_runs"),
+        )
+        .collect()
+    )
+
+
+def _by_cell(by_launch: pl.DataFrame, launches: pl.DataFrame, noise: float | None) -> pl.DataFrame:
+    """The variance is that of a median of runs, and what the cell's own launches show of theirs."""
+    cells = launches.select("launch", "cell_id", *AXES, SETTING)
+    own = pl.col("log_speed").var().fill_null(0.0) / pl.len()
+    of_runs = 1.57 * (noise or 0.0) ** 2 / pl.col("runs").sum()
+    return (
+        by_launch.lazy()
+        .join(cells.lazy(), on="launch", how="inner")
+        .group_by("cell_id", *AXES, SETTING, "task")
+        .agg(
+            pl.col("log_speed").median(),
+            (own + of_runs).alias("variance"),
+            pl.len().cast(pl.Int64).alias("launches"),
+            pl.col(
+                *("drafts", "accepted", "runs"),
+                *("told_drafts", "told_accepted", "told_tokens", "told_runs"),
+            ).sum(),
+        )
+        .sort("cell_id", "task")
+        .collect()
+    )

@@ -1,0 +1,186 @@
+"""Whether greedy output with speculation is that without."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.checks.evidence import SETTING, Evidence
+from vllm_frontier.analyze.checks.verdicts import (
+    Judgement,
+    Verdict,
+    counted,
+    figure,
+    percent,
+    rows,
+    when,
+)
+
+OFTEN = 1 / 20
+"""Divergences per token from which on rounding no longer explains them."""
+
+_AT_MOST = 50_000  # outputs that are compared
+_FEWEST = 2  # of these of each launch and task
+_PROMPT = (SETTING, "task", "variant", "repeat")
+
+
+def lossless(evidence: Evidence) -> Judgement:
+    """Greedy output of every cell with speculation against that of depth 0, token by token.
+
+    Rounding differs with the number of tokens that are computed at once, so that once in some
+    hundred tokens another one wins, and the texts part. Where they part all the time, it is not
+    rounding.
+    """
+    pairs = _pairs(evidence)
+    if pairs.is_empty():
+        return "no greedy output with speculation has a counterpart without"
+    tokens, diverged = pl.col("tokens").sum(), pl.col("diverged").sum()
+    found = (
+        pairs.sort("launch", "task", "repeat")
+        .group_by("cell_id", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("n"),
+            pl.col("diverged").sum().cast(pl.Int64).alias("_diverged"),
+            (diverged / tokens).alias("value"),
+            pl.col("same").filter("diverged").min().alias("_first"),
+            pl.col("_by_tokens").all(),
+        )
+        .sort("cell_id")
+    )
+    # One text may part early by chance.
+    often = (pl.col("value") > OFTEN) & (pl.col("_diverged") > 1)
+    alike = 1 - pl.col("_diverged") / pl.col("n")
+    same = pl.format("all of {} are those of depth 0", counted(pl.col("n"), "output", "outputs"))
+    every = figure(1 / pl.col("value"), 0).str.strip_suffix(".0")
+    what = pl.when("_by_tokens").then(pl.lit("token")).otherwise(pl.lit("character"))
+    part = pl.format(
+        "{} of {} those of depth 0; the others part once in {} tokens, first at {} {}: {}",
+        percent(alike),
+        counted(pl.col("n"), "output is", "outputs are"),
+        every,
+        what,
+        pl.col("_first") + 1,
+        pl.when(often)
+        .then(pl.lit("more than rounding explains"))
+        .otherwise(pl.lit("as rounding does")),
+    )
+    found = found.with_columns(
+        verdict=when(often, Verdict.WARN, Verdict.PASS),
+        expected=OFTEN,
+        detail=pl.when(pl.col("_diverged") == 0).then(same).otherwise(part),
+    )
+    return rows(found, "per token", nothing="")
+
+
+def _pairs(evidence: Evidence) -> pl.DataFrame:
+    """Greedy runs with speculation, held against their counterparts.
+
+    Columns: cell_id, launch, task, repeat, `same` (first place where they part, from 0),
+    `diverged`, `tokens` (that were compared) and whether `_by_tokens`.
+    """
+    found = _greedy(evidence)
+    named = {
+        f"{name}{side}": evidence.texts[name].gather(found[row])
+        for name in ("output", "output_token_ids")
+        for side, row in (("", "row"), ("_base", "_base"))
+    }
+    found = found.with_columns(**named)
+    ids, base = pl.col("output_token_ids"), pl.col("output_token_ids_base")
+    by_tokens = ids.is_not_null() & base.is_not_null() & (ids.list.len() > 0)
+    return pl.concat(
+        [_by_tokens(found.filter(by_tokens)), _by_characters(found.filter(~by_tokens))]
+    )
+
+
+def _greedy(evidence: Evidence) -> pl.DataFrame:
+    """The runs to compare: `row`, and `_base`, the row of the counterpart at depth 0."""
+    greedy = evidence.decode.filter(pl.col("temperature") == 0).select(
+        "row", "launch", "task", "variant", "repeat", "prompt_tokens", "completion_tokens"
+    )
+    axes = evidence.launches.select("launch", "cell_id", "depth", "graphs", SETTING)
+    each = max(_FEWEST, _AT_MOST // max(1, evidence.by_launch.height))
+    greedy = greedy.filter(pl.col("row").cum_count().over("launch", "task") <= each)
+    greedy = greedy.join(axes, on="launch", how="inner")
+    base = greedy.filter(pl.col("depth") == 0).sort("launch")
+    same = base.unique([*_PROMPT, "graphs"], keep="first", maintain_order=True)
+    wide = base.unique(_PROMPT, keep="first", maintain_order=True)
+    told = ["row", "prompt_tokens"]
+    keys = list(_PROMPT)
+    found = (
+        greedy.filter(pl.col("depth") > 0)
+        .join(
+            same.select(*keys, "graphs", *told),
+            on=[*keys, "graphs"],
+            how="left",
+            nulls_equal=True,
+            suffix="_same",
+        )
+        .join(wide.select(*keys, *told), on=keys, how="left", nulls_equal=True, suffix="_wide")
+        .with_columns(
+            _base=pl.coalesce("row_same", "row_wide"),
+            _prompt=pl.coalesce("prompt_tokens_same", "prompt_tokens_wide"),
+        )
+    )
+    other_prompt = (pl.col("prompt_tokens") != pl.col("_prompt")).fill_null(False)
+    return found.filter(pl.col("_base").is_not_null(), ~other_prompt).select(
+        "row", "launch", "task", "repeat", "cell_id", "completion_tokens", "_base"
+    )
+
+
+_COMPARED = ("launch", "task", "repeat", "cell_id", "same", "diverged", "tokens", "_by_tokens")
+
+
+def _by_tokens(found: pl.DataFrame) -> pl.DataFrame:
+    ids, base = pl.col("output_token_ids"), pl.col("output_token_ids_base")
+    shorter = pl.min_horizontal(ids.list.len(), base.list.len())
+    differ = (ids.list.head(shorter) - base.list.head(shorter)).list.eval(pl.element() != 0)
+    return (
+        found.with_columns(_differ=differ, _shorter=shorter.cast(pl.Int64))
+        .with_columns(
+            same=pl.when(pl.col("_differ").list.any())
+            .then(pl.col("_differ").list.arg_max().cast(pl.Int64))
+            .otherwise("_shorter"),
+            diverged=pl.col("_differ").list.any() | (ids.list.len() != base.list.len()),
+        )
+        .with_columns(
+            tokens=pl.when("diverged")
+            .then(pl.col("same") + 1)
+            .otherwise(pl.col("same"))
+            .cast(pl.Float64),
+            _by_tokens=True,
+        )
+        .select(_COMPARED)
+    )
+
+
+def _by_characters(found: pl.DataFrame) -> pl.DataFrame:
+    """Where no ids are told: characters, and their share of the tokens."""
+    both = found.filter(pl.col("output").is_not_null(), pl.col("output_base").is_not_null())
+    texts = zip(both["output"], both["output_base"], strict=True)
+    same = [_common(one, other) for one, other in texts]
+    length = pl.col("output").str.len_chars().cast(pl.Int64)
+    share = pl.col("same") / pl.max_horizontal(length, 1)
+    return (
+        both.with_columns(
+            same=pl.Series(same, dtype=pl.Int64), diverged=pl.col("output") != pl.col("output_base")
+        )
+        .with_columns(
+            tokens=(share * pl.col("completion_tokens").fill_null(length / 4)).cast(pl.Float64)
+            + pl.col("diverged").cast(pl.Float64),
+            _by_tokens=False,
+        )
+        .select(_COMPARED)
+    )
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts begin with together."""
+    if one == other:
+        return len(one)
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # by halves: whole pieces are compared at once
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

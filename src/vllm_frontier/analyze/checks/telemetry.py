@@ -1,0 +1,186 @@
+"""What the samples of card and machine say of the runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from scipy.special import stdtr
+
+from vllm_frontier.analyze.checks.evidence import Evidence
+from vllm_frontier.analyze.checks.verdicts import (
+    Judgement,
+    Verdict,
+    counted,
+    figure,
+    percent,
+    rows,
+    when,
+)
+
+HARMLESS = ("power_cap", "application_clocks", "sync_boost", "display_clocks")
+"""Why clocks may be held down without anything being wrong: the card's own limits, as set."""
+
+BUSY_CORES = 0.5
+"""Cores that others may keep busy."""
+
+GROWN_GIB = 0.5
+"""Memory of others on the card that may come and go, as a desktop's does."""
+
+_MOVING = {
+    "sm_clock_mhz": "the card's clock",
+    "memory_clock_mhz": "the clock of its memory",
+    "temperature_c": "its temperature",
+    "power_w": "its power",
+    "throttled_share": "clocks that are held down",
+    "gpu_utilization": "its utilization",
+    "foreign_gib": "memory of other processes",
+    "foreign_processes": "other processes",
+    "foreign_cores": "cores that others keep busy",
+    "cpu_cores": "cores that the launch keeps busy",
+    "cpu_mhz": "the clock of the cores",
+}
+_AT_MOST = 50_000  # runs that tell a correlation as well as more would
+_FEWEST = 10
+_WEAK = 0.3
+_CHANCE = 0.001
+
+
+def correlate(evidence: Evidence) -> str:
+    """With what the speed of runs goes along most, in words; empty where nothing stands out.
+
+    Speed and telemetry are both taken relative to the runs of the same cell and prompt, so that
+    differences between cells do not pass for a connection. Spearman's coefficient.
+    """
+    columns = list(_MOVING)
+    place = ("cell_id", "task", "variant")
+    cells = evidence.launches.select("launch", "cell_id")
+    runs = evidence.decode.select("launch", "task", "variant", "log_speed", *columns)
+    every = max(1, runs.height // _AT_MOST)
+    relative = (
+        runs.gather_every(every)
+        .join(cells, on="launch")
+        .filter(pl.len().over(place) > 1)
+        .with_columns(
+            pl.col(name) - pl.col(name).median().over(place) for name in ("log_speed", *columns)
+        )
+    )
+    found: list[tuple[float, str]] = []
+    for name in columns:
+        both = relative.select("log_speed", name).drop_nulls()
+        n = both.height
+        if n < _FEWEST or both[name].n_unique() < 2 or both["log_speed"].n_unique() < 2:
+            continue
+        rank = float(both.select(pl.corr("log_speed", name, method="spearman")).item())
+        if _is_chance(rank, n, len(columns)):
+            continue
+        found.append((rank, name))
+    if not found:
+        return ""
+    rank, name = max(found, key=lambda each: abs(each[0]))
+    told = f"; what goes along most is {_MOVING[name]}"
+    return f"{told} ({name}, rank correlation {rank:+.2f}), which need not be the cause"
+
+
+def _is_chance(rank: float, n: int, tried: int) -> bool:
+    """Whether such a coefficient may come about by chance among so many that were tried."""
+    if not np.isfinite(rank) or abs(rank) < _WEAK:
+        return True
+    if abs(rank) >= 1:
+        return False
+    t = abs(rank) * ((n - 2) / (1 - rank**2)) ** 0.5
+    return bool(2 * stdtr(n - 2, -t) * tried > _CHANCE)
+
+
+def throttled(evidence: Evidence) -> Judgement:
+    """Whether clocks were held down while a launch was measured, and why."""
+    reasons = pl.col("throttle_reasons")
+    serious = reasons.list.set_difference(pl.lit(list(HARMLESS))).list.len() > 0
+    silent = reasons.is_null() & (pl.col("throttled_share") > 0)
+    told = _measured(evidence).filter(
+        reasons.is_not_null() | pl.col("throttled_share").is_not_null()
+    )
+    by_launch = told.group_by("launch").agg(
+        pl.len().cast(pl.Int64).alias("n"),
+        (serious | silent).fill_null(False).sum().cast(pl.Int64).alias("_serious"),
+        reasons.list.explode(empty_as_null=True).drop_nulls().unique().sort().alias("_reasons"),
+        pl.col("throttled_share").mean().alias("_share"),
+    )
+    found = _named(by_launch, evidence).with_columns(
+        value=pl.col("_serious") / pl.col("n"),
+        expected=0.0,
+        verdict=when(pl.col("_serious") > 0, Verdict.WARN, Verdict.PASS),
+    )
+    why = pl.col("_reasons").list.join(", ")
+    some = pl.when(why == "").then(pl.lit("a reason that is not told")).otherwise(why)
+    held = pl.format(
+        "clocks were held down by {} ({} of the time while it was measured)",
+        *(some, percent(pl.col("_share").fill_null(0.0))),
+    )
+    free = (pl.col("_reasons").list.len() == 0) & (pl.col("_serious") == 0)
+    harmless = pl.format("{}: the card's own limits", held)
+    detail = (
+        pl.when(free)
+        .then(pl.lit("clocks were not held down"))
+        .when(pl.col("_serious") == 0)
+        .then(harmless)
+        .otherwise(pl.format("{}, in {} of {} runs seriously", held, "_serious", "n"))
+    )
+    return rows(
+        found.with_columns(detail=detail),
+        "share of runs",
+        nothing="no run tells whether clocks were held down",
+    )
+
+
+def foreign_load(evidence: Evidence) -> Judgement:
+    """Whether others were at work on the card or the machine while a launch was measured.
+
+    Memory of others counts where it is more than the least that was there during the sweep, and
+    other processes where one came while the launch was measured: a desktop is always there.
+    """
+    runs = _measured(evidence)
+    least = runs["foreign_gib"].min()
+    names = ("foreign_gib", "foreign_processes", "foreign_cores")
+    told = runs.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in names))
+    by_launch = told.group_by("launch").agg(
+        pl.col("foreign_gib").max(),
+        pl.col("foreign_processes").max(),
+        _came=pl.col("foreign_processes").max() - pl.col("foreign_processes").min(),
+        foreign_cores=pl.col("foreign_cores").mean(),
+    )
+    grown = pl.col("foreign_gib") - pl.lit(least, dtype=pl.Float64) > GROWN_GIB
+    busy = pl.col("foreign_cores") > BUSY_CORES
+    noticed = (
+        grown.fill_null(False) | busy.fill_null(False) | (pl.col("_came") > 0).fill_null(False)
+    )
+    parts = [
+        pl.format("others kept {} cores busy", figure(pl.col("foreign_cores"), 2)),
+        pl.format(
+            "{} with {} GiB on the card",
+            counted(pl.col("foreign_processes"), "other process", "other processes"),
+            figure(pl.col("foreign_gib"), 2),
+        ),
+    ]
+    has = [
+        pl.col("foreign_cores").is_not_null(),
+        pl.col("foreign_processes").is_not_null() | pl.col("foreign_gib").is_not_null(),
+    ]
+    shown = [pl.when(there).then(part) for there, part in zip(has, parts, strict=True)]
+    more = pl.when(pl.col("_came") > 0).then(pl.format("{} more than at first", pl.col("_came")))
+    found = _named(by_launch, evidence).with_columns(
+        value=pl.col("foreign_cores"),
+        expected=BUSY_CORES,
+        verdict=when(noticed, Verdict.WARN, Verdict.PASS),
+        detail=pl.concat_str(*shown, more, separator=", ", ignore_nulls=True),
+    )
+    return rows(found, "cores", nothing="no run tells what others did meanwhile")
+
+
+def _measured(evidence: Evidence) -> pl.DataFrame:
+    """The runs whose speed counts."""
+    return evidence.runs.filter(pl.col("kind").is_in(["decode", "prefill"]))
+
+
+def _named(by_launch: pl.DataFrame, evidence: Evidence) -> pl.DataFrame:
+    names = evidence.launches.select("launch", "cell_id", "attempt")
+    return by_launch.join(names, on="launch", how="inner").sort("launch")
