@@ -193,8 +193,8 @@ class Driver:
             changed=self._store.changed,
             sequence=self._following(),
         )
-        runs = rows.run_rows(self._spec, self._identity, cell, attempt, outcome)
-        self._store.write_outcome(paths, trial, runs)
+        made = (self._spec, self._identity, cell, attempt, outcome)
+        self._store.write_outcome(paths, trial, rows.run_rows(*made), rows.telemetry_rows(*made))
         del self._open[cell, attempt], self._rows[cell, attempt]
         self._note(cell, outcome.status)
         self._show_outlook()

@@ -50,6 +50,7 @@ def test_a_cell_survives_its_row(cell: Cell) -> None:
 SCALARS = {
     pa.string(): st.text(st.characters(codec="utf-8"), max_size=10),
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
     pa.float64(): st.floats(allow_nan=False),
     pa.bool_(): st.booleans(),
     pa.timestamp("us", tz="UTC"): st.integers(0, 2**52).map(

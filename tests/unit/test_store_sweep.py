@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from vllm_frontier.analyze.derived import derived_tables
+from vllm_frontier.conditions import Conditions, Sample
 from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import Cell, Grid
 from vllm_frontier.outcome import (
@@ -38,8 +40,15 @@ from vllm_frontier.spec import (
     WorkloadSpec,
 )
 from vllm_frontier.store import tables
-from vllm_frontier.store.paths import AttemptPaths
-from vllm_frontier.store.rows import inferred_row, interrupted_row, outcome_of, run_rows, trial_row
+from vllm_frontier.store.paths import TABLES, AttemptPaths
+from vllm_frontier.store.rows import (
+    inferred_row,
+    interrupted_row,
+    outcome_of,
+    run_rows,
+    telemetry_rows,
+    trial_row,
+)
 from vllm_frontier.store.schema import SCHEMAS
 from vllm_frontier.store.sweep_store import SweepStore
 
@@ -73,12 +82,17 @@ GOOD = Outcome(
             accepted_per_position=(20, 10),
             output="text",
             started_at=1_700_000_001.25,
+            conditions=Conditions(sm_clock_mhz=2400.0, throttle_reasons=("power_cap",)),
         ),
         Run("prefill", 0, "prefill", prefill_tok_s=900.0, started_at=1_700_000_000.5),
     ),
     wall_s=30.5,
     started_at=1_700_000_000.0,
     ended_at=1_700_000_030.5,
+    samples=(
+        Sample(1_700_000_001.0, "GPU-1", "load", power_w=81.5, throttle_reasons=()),
+        Sample(1_700_000_001.5, "GPU-1", "measure", sm_clock_mhz=2400.0, foreign_processes=2),
+    ),
 )
 REFUSED = Outcome(
     status=Status.INFEASIBLE,
@@ -106,6 +120,7 @@ def finish(store: SweepStore, cell: Cell, outcome: Outcome) -> AttemptPaths:
         attempt,
         trial_row(SPEC, IDENTITY, cell, number, outcome, engine_version="0.32.0"),
         run_rows(SPEC, IDENTITY, cell, number, outcome),
+        telemetry_rows(SPEC, IDENTITY, cell, number, outcome),
     )
     return attempt
 
@@ -275,6 +290,45 @@ def test_outcome_json_names_rows_and_digests(store: SweepStore) -> None:
     assert document["files"]["runs.parquet"]["sha256"] == shown.stdout.split()[0]
 
 
+def test_samples_come_back_and_an_attempt_without_any_has_an_empty_table(
+    store: SweepStore,
+) -> None:
+    attempt = finish(store, CELL, GOOD)
+    refused = finish(store, Cell(1, 2048, False, 0.9), REFUSED)
+    files = [json.loads(each.outcome_json.read_text())["files"] for each in (attempt, refused)]
+    assert [each["telemetry.parquet"]["rows"] for each in files] == [2, 0]
+    empty = pq.read_schema(refused.telemetry_parquet)
+    assert empty.equals(SCHEMAS["telemetry"], check_metadata=True)
+    found = store.telemetry()
+    assert found.columns == SCHEMAS["telemetry"].names
+    told = ["cell_id", "card", "phase", "power_w", "sm_clock_mhz", "foreign_processes"]
+    assert found.select(told).rows() == [
+        (attempt.cell_id, "GPU-1", "load", 81.5, None, None),
+        (attempt.cell_id, "GPU-1", "measure", None, 2400.0, 2),
+    ]
+    assert found["at"].dt.epoch("ms").to_list() == [1_700_000_001_000, 1_700_000_001_500]
+    assert found["throttle_reasons"].to_list() == [[], None]
+    runs = pl.read_parquet(attempt.runs_parquet)
+    assert runs["sm_clock_mhz"].to_list() == [2400.0, None]
+    assert runs["throttle_reasons"].to_list() == [["power_cap"], None]
+
+
+def test_an_attempt_of_an_earlier_version_has_no_samples(store: SweepStore) -> None:
+    old = finish(store, CELL, GOOD)
+    document = json.loads(old.outcome_json.read_text())
+    del document["files"]["telemetry.parquet"]
+    old.outcome_json.write_text(json.dumps(document))
+    old.telemetry_parquet.unlink()
+    finish(store, Cell(2, 1024, False, 0.9), GOOD)
+    stock, damaged = store.take_stock()
+    assert damaged == []
+    assert [each.status for each in stock] == [Status.MEASURED] * 2
+    assert store.telemetry().height == 2
+    # One that counts for nothing has no samples that count.
+    launch(store, Cell(3, 1024, False, 0.9))
+    assert store.telemetry(store.outcomes()).height == 2
+
+
 def test_an_attempt_without_an_outcome_is_interrupted(store: SweepStore) -> None:
     launch(store, CELL)
     (record,) = store.outcomes()
@@ -295,6 +349,11 @@ def test_an_attempt_of_a_later_version_is_told(store: SweepStore) -> None:
     attempt.outcome_json.write_text(json.dumps({**document, "schema_version": 2}))
     with pytest.raises(StoreError, match="has schema version 2"):
         store.outcomes()
+
+
+def of_a_sweep() -> list[tuple[str, Any]]:
+    """The tables that lie beside `sweep.yaml`."""
+    return [(name, schema) for name, schema in SCHEMAS.items() if name in TABLES]
 
 
 def test_compaction_makes_all_tables_with_their_schemas(store: SweepStore) -> None:
@@ -338,7 +397,7 @@ def test_compaction_makes_all_tables_with_their_schemas(store: SweepStore) -> No
     boundaries = pl.read_parquet(store.paths.table("boundaries"))
     columns = ["max_context_works", "min_context_fails", "verified", "failure_class", "cells"]
     assert boundaries.select(columns).rows() == [(1024, 2048, True, "kv_too_small", 4)]
-    for name, schema in SCHEMAS.items():
+    for name, schema in of_a_sweep():
         written = pq.read_schema(store.paths.table(name))
         assert written.metadata[b"schema_version"] == b"1"
         assert written.equals(schema, check_metadata=True)
@@ -346,8 +405,9 @@ def test_compaction_makes_all_tables_with_their_schemas(store: SweepStore) -> No
 
 def test_compaction_of_an_empty_sweep_has_all_columns(store: SweepStore) -> None:
     store.compact(derive=derived_tables)
-    for name, schema in SCHEMAS.items():
-        assert pq.read_table(store.paths.table(name)).num_rows == 0
+    for name, schema in of_a_sweep():
+        rows = pq.read_table(store.paths.table(name)).num_rows
+        assert rows == 0 or name == "checks"  # a check of nothing says that it knows nothing
         assert pq.read_schema(store.paths.table(name)).equals(schema, check_metadata=True)
 
 

@@ -1,44 +1,15 @@
 """Cards as NVML tells them: a library built for the test, loaded as the real one would be."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-SOURCE = Path(__file__).with_name("fake_nvml.c")
+from nvml_library import ask, build
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvml")
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", folder / "libnvidia-ml.so.1", SOURCE],
-        check=True,
-    )
-    return folder
-
-
-def ask(library: Path | None, code: str, **settings: object) -> Any:
-    """Run code in a process that finds the library, and read the JSON it prints."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("FAKE_")}
-    env |= {f"FAKE_{name.upper()}": str(value) for name, value in settings.items()}
-    env.pop("LD_LIBRARY_PATH", None)
-    if library is not None:
-        env["LD_LIBRARY_PATH"] = str(library)
-    head = "import json,dataclasses\nfrom vllm_frontier.telemetry import *\n"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", head + code],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return build(tmp_path_factory.mktemp("nvml"))
 
 
 PROBE = "print(json.dumps(dataclasses.asdict(probe())))"
@@ -90,7 +61,6 @@ def test_what_a_card_does_not_tell_is_none(
     assert listed == (
         None if processes is None else [{"pid": pid, "used_gib": gib} for pid, gib in processes]
     )
-    assert ask(library, "print(json.dumps(memory_used_gib('GPU-00000000')))", **settings) == used
 
 
 @pytest.mark.parametrize(
@@ -101,21 +71,26 @@ def test_what_a_card_does_not_tell_is_none(
         (4, "no permission to use the NVIDIA cards"),
         (15, "a GPU is lost"),
         (16, "a GPU is lost or needs a reset"),
-        (999, "NVML: "),
+        (999, "NVML: Unknown Error (in a container: it may have lost its access to"),
+        (13, "the NVIDIA driver is too old"),
+        (8, "power cables"),
+        (10, "NVML: Timeout"),
     ],
 )
 def test_a_driver_that_does_not_work_is_one_clear_line(
     library: Path, code: int, words: str
 ) -> None:
-    found = ask(library, PROBE, init=code)
+    told = "[dataclasses.asdict(probe()), lost_card(['GPU-00000000'])]"
+    found, lost = ask(library, f"print(json.dumps({told}))", init=code)
     assert found["cards"] == []
     assert words in found["problem"]
     assert "\n" not in found["problem"]
-    assert ask(library, "print(json.dumps(memory_used_gib('GPU-00000000')))", init=code) is None
+    said = {15: "GPU is lost", 16: "GPU requires restart"}.get(code)
+    assert lost == (said and f"card GPU-00000000: {found['problem']} (NVML: {said})")
 
 
 def test_a_machine_without_a_driver_says_so() -> None:
-    assert ask(None, "print(json.dumps([probe().problem, cards(), memory_used_gib('x')]))") == [
+    assert ask(None, "print(json.dumps([probe().problem, cards(), lost_card(['x'])]))") == [
         "no NVIDIA driver: libnvidia-ml.so.1 was not found "
         "(in a container: was it started with --gpus?)",
         [],
@@ -134,8 +109,8 @@ def test_a_lost_card_does_not_hide_the_others(library: Path) -> None:
     assert [card["name"] for card in found["cards"]] == ["Fake RTX 2", "Fake RTX 0"]
     assert [card["index"] for card in found["cards"]] == [0, 1]
     assert found["problem"].startswith("card 1: a GPU is lost")
-    ask_used = "print(json.dumps([memory_used_gib(f'GPU-0000000{i}') for i in range(3)]))"
-    assert ask(library, ask_used, lost=1) == [0.5, None, 2.5]
+    ask_lost = "print(json.dumps([lost_card([f'GPU-0000000{i}']) is None for i in range(3)]))"
+    assert ask(library, ask_lost, lost=1) == [True, False, True]
 
 
 def test_a_driver_that_comes_back_is_asked_again(library: Path) -> None:
@@ -147,39 +122,6 @@ def test_a_driver_that_comes_back_is_asked_again(library: Path) -> None:
     assert "not loaded" in first
     assert second is None
     assert count == 2
-
-
-def test_the_sampler_keeps_the_peak_over_all_cards(library: Path, tmp_path: Path) -> None:
-    code = f"""
-import time
-from pathlib import Path
-book = Path({str(tmp_path / "used")!r})
-def set_used(gib, until):
-    book.write_text(gib)
-    while not until():
-        time.sleep(0.005)
-book.write_text("1")
-with MemorySampler(uuids=["GPU-00000000", "GPU-00000001"], interval_s=0.02) as sampler:
-    last = lambda: sampler.samples[-1].used_gib
-    set_used("1", lambda: sampler.samples and last() == 2)
-    set_used("5.5", lambda: last() == 11)
-    set_used("2", lambda: last() == 4)
-count = len(sampler.samples)
-time.sleep(0.1)
-assert count == len(sampler.samples), "it samples after its end"
-times = [sample.at for sample in sampler.samples]
-assert times == sorted(times) and abs(times[0] - time.time()) < 60
-print(json.dumps(sampler.peak_gib))
-"""
-    assert ask(library, code, used=tmp_path / "used") == 11.0
-
-
-def test_a_card_that_is_lost_meanwhile_gives_no_sample(library: Path) -> None:
-    code = (
-        "with MemorySampler(uuids=['GPU-00000000', 'GPU-00000001']) as s: pass\n"
-        "print(json.dumps([s.peak_gib, [x.used_gib for x in s.samples]]))"
-    )
-    assert ask(library, code, lost=1) == [None, [None]]
 
 
 def test_the_library_is_not_loaded_before_it_is_asked(library: Path) -> None:

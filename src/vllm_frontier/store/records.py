@@ -101,7 +101,10 @@ def write_attempt(paths: AttemptPaths, row: Mapping[str, Any], record: Mapping[s
 
 
 def write_outcome(
-    paths: AttemptPaths, trial: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]
+    paths: AttemptPaths,
+    trial: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    telemetry: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write the tables of an attempt, and then the mark that it is done.
 
@@ -112,6 +115,7 @@ def write_outcome(
     files = {
         "trial.parquet": _write_table(paths.trial_parquet, "trials", [trial]),
         "runs.parquet": _write_table(paths.runs_parquet, "runs", runs),
+        "telemetry.parquet": _write_table(paths.telemetry_parquet, "telemetry", telemetry),
     }
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -212,7 +216,10 @@ def _damaged_tables(paths: AttemptPaths, files: Any) -> list[Damage]:
     if not isinstance(files, dict):
         return [Damage(paths.outcome_json, "lacks 'files'")]
     found = []
-    for path in (paths.trial_parquet, paths.runs_parquet):
+    expected = [paths.trial_parquet, paths.runs_parquet]
+    if paths.telemetry_parquet.name in files:  # earlier versions wrote none
+        expected.append(paths.telemetry_parquet)
+    for path in expected:
         said = files.get(path.name)
         content = _content(path)
         if content is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,10 +13,10 @@ from vllm_frontier.errors import StoreError
 from vllm_frontier.identity import without_secrets
 from vllm_frontier.outcome import Status
 from vllm_frontier.spec import SweepIdentity
-from vllm_frontier.store import atomic, damage, manifest, records
+from vllm_frontier.store import atomic, damage, manifest, opening, records
 from vllm_frontier.store.damage import Damage
 from vllm_frontier.store.lock import Holder, SweepLock, live_holder
-from vllm_frontier.store.manifest import Change, Difference, Manifest
+from vllm_frontier.store.manifest import Manifest
 from vllm_frontier.store.paths import AttemptPaths, SweepPaths
 from vllm_frontier.store.records import RecordedOutcome
 
@@ -89,16 +87,16 @@ class SweepStore:
         given = Manifest(without_secrets(config), identity)
         with _told(root):
             root.mkdir(parents=True, exist_ok=True)
-            _refuse_foreign_files(paths)
+            opening.refuse_foreign_files(paths)
             lock = SweepLock(paths)
             lock.acquire()
         try:
             with _told(root):
-                content, resumed = _settle(paths, given, allow_changed=allow_changed)
+                content, resumed = opening.settle(paths, given, allow_changed=allow_changed)
         except BaseException:
             lock.release()
             raise
-        changed = _change_in_words(manifest.differences(content, given))
+        changed = opening.change_in_words(manifest.differences(content, given))
         store = cls(paths, content, lock, changed)
         store.identity = identity
         return store, resumed
@@ -188,14 +186,21 @@ class SweepStore:
         attempt: AttemptPaths,
         trial: Mapping[str, Any],
         runs: Sequence[Mapping[str, Any]],
+        telemetry: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Write an attempt's rows and then, last, the mark that it is done.
+
+        Args:
+            attempt: from `new_attempt`.
+            trial: from `rows.trial_row`.
+            runs: from `rows.run_rows`.
+            telemetry: from `rows.telemetry_rows`.
 
         Raises:
             StoreError: the folder cannot be written; the attempt counts as interrupted.
         """
         with _told(self.paths.root):
-            records.write_outcome(attempt, trial, runs)
+            records.write_outcome(attempt, trial, runs, telemetry)
 
     def write_log(self, attempt: AttemptPaths, log: bytes) -> None:
         """Write the log of a server that ran on another node.
@@ -262,15 +267,33 @@ class SweepStore:
         """
         from vllm_frontier.store import tables
 
-        finished: list[AttemptPaths] = []
-        others = list(inferred)
-        for record in self.outcomes() if known is None else known:
-            if record.status is Status.INTERRUPTED:
-                others.append(record.row)
-            else:
-                finished.append(self.paths.attempt(record.cell_id, record.attempt))
+        found = self.outcomes() if known is None else known
+        others = [each.row for each in found if each.status is Status.INTERRUPTED]
+        finished = self._finished(found)
         with _read(self.paths):
-            return tables.trials(finished, others), tables.runs(finished)
+            return tables.trials(finished, [*inferred, *others]), tables.runs(finished)
+
+    def telemetry(self, known: Sequence[RecordedOutcome] | None = None) -> pl.DataFrame:
+        """The table `telemetry` of all attempts that are done, oldest sample first.
+
+        Args:
+            known: what `outcomes` gave, where it was asked already.
+
+        Raises:
+            StoreError: as `tables`.
+        """
+        from vllm_frontier.store import tables
+
+        finished = self._finished(self.outcomes() if known is None else known)
+        with _read(self.paths):
+            return tables.telemetry(finished)
+
+    def _finished(self, found: Sequence[RecordedOutcome]) -> list[AttemptPaths]:
+        return [
+            self.paths.attempt(record.cell_id, record.attempt)
+            for record in found
+            if record.status is not Status.INTERRUPTED
+        ]
 
     def compact(
         self,
@@ -298,76 +321,6 @@ class SweepStore:
         with _told(self.paths.root):
             for name, each in content.items():
                 atomic.write_bytes(self.paths.table(name), tables.parquet(name, each))
-
-
-def _settle(paths: SweepPaths, given: Manifest, *, allow_changed: bool) -> tuple[Manifest, bool]:
-    """Find or write `sweep.yaml`, as the writer."""
-    if not paths.sweep_yaml.exists():
-        _remove_temporaries(paths)
-        paths.attempts.mkdir(exist_ok=True)
-        manifest.write(paths, given)
-        return manifest.read(paths), False
-    stored = manifest.read(paths)
-    content = replace(stored, config=given.config)
-    _refuse_another_sweep(paths, stored, given, allow_changed=allow_changed)
-    differs = _change_in_words(_unknown_differences(stored, given))
-    if differs is not None:
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        change = Change(given.identity, since, differs)
-        content = replace(content, changes=(*stored.changes, change))
-    paths.attempts.mkdir(exist_ok=True)
-    _remove_temporaries(paths)
-    if manifest.plain(content.config) != stored.config or content.changes != stored.changes:
-        # The same sweep with another grid or budget: what a later `resume` goes on with.
-        manifest.write(paths, content)
-        return manifest.read(paths), True
-    return stored, True
-
-
-def _refuse_another_sweep(
-    paths: SweepPaths, stored: Manifest, given: Manifest, *, allow_changed: bool
-) -> None:
-    """Refuse to mix results, unless that is wanted and possible."""
-    fixed = manifest.fixed_differences(stored, given)
-    changed = _unknown_differences(stored, given)
-    if fixed:
-        way_out = "choose another folder"
-    elif changed and not allow_changed:
-        way_out = "go on in it all the same with --allow-changed, or choose another folder"
-    else:
-        return
-    told = "; ".join(str(each) for each in [*fixed, *changed])
-    raise StoreError(f"{paths.root} holds another sweep's results: {told}; {way_out}")
-
-
-def _unknown_differences(stored: Manifest, given: Manifest) -> list[Difference]:
-    """What is new of an identity under which the sweep never ran."""
-    return [] if stored.knows(given.identity) else manifest.differences(stored, given)
-
-
-def _change_in_words(found: Sequence[Difference]) -> str | None:
-    return "; ".join(each.as_change() for each in found) or None
-
-
-def _refuse_foreign_files(paths: SweepPaths) -> None:
-    """Refuse a folder that is in use for something else, before a file is put into it."""
-    if paths.sweep_yaml.exists():
-        return
-    foreign = manifest.foreign_files(paths)
-    if foreign:
-        raise StoreError(
-            f"{paths.root} holds {foreign[0]} but no {paths.sweep_yaml.name}; "
-            "choose an empty or new folder"
-        )
-
-
-def _remove_temporaries(paths: SweepPaths) -> None:
-    """Remove what a killed writer left half written."""
-    unfinished = (each.root for each in paths.existing_attempts() if not each.outcome_json.exists())
-    for folder in (paths.root, *unfinished):
-        for each in folder.iterdir():
-            if atomic.is_temporary(each):
-                each.unlink(missing_ok=True)
 
 
 @contextmanager

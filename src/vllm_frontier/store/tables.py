@@ -38,6 +38,13 @@ def runs(finished: Sequence[AttemptPaths]) -> pl.DataFrame:
     return content.sort("started_at", "cell_id", "attempt", maintain_order=True, nulls_last=True)
 
 
+def telemetry(finished: Sequence[AttemptPaths]) -> pl.DataFrame:
+    """All rows of `telemetry`; attempts of an earlier version have none."""
+    files = [each.telemetry_parquet for each in finished]
+    content = _read("telemetry", [file for file in files if file.exists()])
+    return content.sort("at", "cell_id", "attempt", maintain_order=True)
+
+
 def planned(cells: Iterable[Cell]) -> pl.DataFrame:
     """Cells as the axis columns of `trials`."""
     content = frame("trials", [axes_row(cell) for cell in cells])

@@ -16,39 +16,29 @@ from dataclasses import replace
 
 from vllm_frontier import contention, telemetry
 from vllm_frontier.contention import MemoryState
-from vllm_frontier.engine.answers import class_of_answer
 from vllm_frontier.engine.following import LogFollower
 from vllm_frontier.engine.log import last_lines
-from vllm_frontier.engine.protocol import Engine, LaunchPlan, LogReading
+from vllm_frontier.engine.protocol import Engine, LaunchPlan
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.launch.drain import wait_drained
 from vllm_frontier.launch.environment import launch_environment
 from vllm_frontier.launch.folders import private_tmp, remove_tmp
-from vllm_frontier.launch.launch import ExitStatus, Launch
+from vllm_frontier.launch.launch import Launch
 from vllm_frontier.launch.ports import free_port
 from vllm_frontier.launch.secrets import conceal, conceal_in_file, secret_values
-from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
+from vllm_frontier.measure.client import RequestFailure, ServerClient
 from vllm_frontier.measure.pace import SLOWEST, SLOWEST_ON_CPU, Pace
 from vllm_frontier.measure.session import FILL_ANSWER_TOKENS, fill, measure
 from vllm_frontier.measure.speculation import spec_state
 from vllm_frontier.measure.speed import decode_speed
-from vllm_frontier.outcome import (
-    Failure,
-    FailureClass,
-    Outcome,
-    Phase,
-    Run,
-    StartupFacts,
-    Status,
-)
+from vllm_frontier.outcome import FailureClass, Outcome, Phase, Run, Status
+from vllm_frontier.telemetry import Sampler
+from vllm_frontier.trial.failures import POLL_S, Findings
 from vllm_frontier.trial.record import LaunchRecord
 from vllm_frontier.trial.request import AttemptRequest, Progress, Steps
 
-POLL_S = 0.2
 # Something silent on the port must not keep the log from being looked at.
 HEALTH_S = 1.0
-# vLLM needs about 5 s to notice that its engine process is gone.
-DEATH_NOTICE_S = 8.0
 # A server that is still loading swallows the first SIGTERM; there is nothing to wait for.
 LOADING_STOP_S = 3.0
 # The command may be the client of a container daemon, which cannot pass on SIGKILL.
@@ -76,13 +66,10 @@ class _Attempt:
     def __init__(self, request: AttemptRequest) -> None:
         self.request = request
         self.engine: Engine = create_engine(request.spec)
-        self.phase = Phase.SPAWN
-        self.started = False
+        self.found = Findings(self.engine, request.log)
         self.filled = False
-        self.facts = StartupFacts()
         self.runs: list[Run] = []
-        self.failure: Failure | None = None
-        self.exit: ExitStatus | None = None
+        self.run_ends: list[float] = []
         self.before: MemoryState | None = None
         self.secrets: tuple[str, ...] = ()
         self.began_at = time.time()
@@ -90,7 +77,7 @@ class _Attempt:
         self.times: dict[str, float] = {}
 
     def steps(self) -> Steps:
-        yield Progress(self.phase)
+        yield Progress(self.found.phase)
         port = free_port()
         if not self._drain(port):
             return self._outcome(None)
@@ -120,15 +107,14 @@ class _Attempt:
                     self.before,
                     self.began_at,
                 )
-                yield Progress(self.phase, launch=about.document())
-                with telemetry.MemorySampler(
-                    uuids=self.request.cards, pids=launch.members
-                ) as sampler:
+                yield Progress(self.found.phase, launch=about.document())
+                with self._sampler(launch) as sampler:
                     launch.begin()
-                    yield from self._serve(launch, plan)
+                    yield from self._serve(launch, plan, sampler)
+                    self.found.blame_lost_card(sampler)
                     self._stop(launch)
                 self._blame_others()
-                return self._outcome(sampler.peak_gib)
+                return self._outcome(sampler)
         finally:
             with suppress(OSError):  # a full disk must not cost the outcome
                 conceal_in_file(self.request.log, self.secrets)
@@ -138,6 +124,10 @@ class _Attempt:
 
     def _drain(self, port: int) -> bool:
         card, request = self.request.spec.card, self.request
+        lost = telemetry.lost_card(request.cards)
+        if lost is not None:
+            self.found.fail(FailureClass.GPU_LOST, lost)
+            return False
         # Other programs move a machine's own memory all the time.
         baseline = None if request.on_host else request.baseline
 
@@ -153,9 +143,9 @@ class _Attempt:
             port=port,
         )
         if not drained.port_ok:
-            self._fail(FailureClass.PORT_IN_USE, f"port {port} was taken before the launch")
+            self.found.fail(FailureClass.PORT_IN_USE, f"port {port} was taken before the launch")
         elif not drained.ok:
-            self._fail(
+            self.found.fail(
                 FailureClass.MEMORY_CONTENDED,
                 f"{drained.used_gib or 0:.2f} GiB more were in use on a card after "
                 f"{drained.waited_s:.0f} s than when the sweep began"
@@ -165,52 +155,65 @@ class _Attempt:
 
     # While the server lives
 
-    def _serve(self, launch: Launch, plan: LaunchPlan) -> Generator[Progress, None, None]:
+    def _sampler(self, launch: Launch) -> Sampler:
+        return Sampler(
+            cards=self.request.cards,
+            pids=launch.members,
+            phase=lambda: self.found.phase.value,
+            own=[launch.supervisor.pid, *(process.pid for process in self.request.watch)],
+        )
+
+    def _serve(
+        self, launch: Launch, plan: LaunchPlan, sampler: Sampler
+    ) -> Generator[Progress, None, None]:
         client = ServerClient(
             f"http://127.0.0.1:{plan.port}",
             plan.served_name,
             time_scale=self.engine.time_scale,
         )
         with client:
-            yield from self._wait_ready(launch, client)
-            if self.failure is not None:
+            yield from self._wait_ready(launch, client, sampler)
+            if self.found.failure is not None or sampler.lost is not None:
                 return
-            self.started = True
+            self.found.started = True
             self.times["ready_s"] = time.monotonic() - self.began
-            self.facts = replace(self.facts, kv_tokens=self.facts.kv_tokens or client.kv_tokens())
+            facts = self.found.facts
+            self.found.facts = replace(facts, kv_tokens=facts.kv_tokens or client.kv_tokens())
             began = time.monotonic()
             yield from self._fill(launch, client)
-            if self.failure is None and self.request.with_speed:
-                yield from self._measure(launch, client)
+            if self.found.failure is None and self.request.with_speed:
+                yield from self._measure(launch, client, sampler)
             self.times["measure_s"] = time.monotonic() - began
 
-    def _wait_ready(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
+    def _wait_ready(
+        self, launch: Launch, client: ServerClient, sampler: Sampler
+    ) -> Generator[Progress, None, None]:
         deadline = time.monotonic() + self.request.spec.engine.ready_timeout_s
         follower = LogFollower(self.request.log)
-        while True:
+        while sampler.lost is None:
             phase = follower.poll()
             if "spawn_s" not in self.times and phase is not Phase.SPAWN:
                 self.times["spawn_s"] = time.monotonic() - self.began
-            if phase is not self.phase and phase is not Phase.READY:
-                self.phase = phase
+            if phase is not self.found.phase and phase is not Phase.READY:
+                self.found.phase = phase
             ended = launch.poll()
             if ended is not None or launch.exec_error is not None:
-                self._read_end(launch, ended)
+                self.found.read_end(launch, ended)
                 return
             if follower.failure is not None:
                 time.sleep(DECIDED_GRACE_S)
-                self._read_end(launch, None)
-                if self.failure is not None:
+                self.found.read_end(launch, None)
+                if self.found.failure is not None:
                     return
             if client.healthy(HEALTH_S) and self._knows_us(client):
                 return
             if time.monotonic() > deadline:
-                self._fail_from_log(
+                self.found.fail_from_log(
                     FailureClass.STARTUP_TIMEOUT,
                     f"not ready after {self.request.spec.engine.ready_timeout_s:g} s",
                 )
                 return
-            yield Progress(self.phase)
+            yield Progress(self.found.phase)
             time.sleep(POLL_S)
 
     def _knows_us(self, client: ServerClient) -> bool:
@@ -218,29 +221,31 @@ class _Attempt:
         names = client.served_models()
         if not names:
             return False  # it died since, or is no such server: the launch's end will tell
-        self.facts = self._read_log().facts
+        self.found.facts = self.found.read_log().facts
         if client.model not in names:
-            self._fail(
+            self.found.fail(
                 FailureClass.PORT_IN_USE, "another program answers on the port of this launch"
             )
         else:
-            self.phase = Phase.READY
+            self.found.phase = Phase.READY
         return True
 
     def _fill(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
-        self.phase = Phase.FILL
-        yield Progress(self.phase)
+        self.found.phase = Phase.FILL
+        yield Progress(self.found.phase)
         limit = self._first_pace().limit_s(self.request.cell.context, FILL_ANSWER_TOKENS)
         result = fill(client, self.request.cell.context, limit)
         if isinstance(result, RequestFailure):
-            self._read_request_failure(launch, client, result)
+            self.found.read_request_failure(launch, client, result)
             return
-        self.runs.append(result)
+        self._keep_run(result)
         self.filled = True
 
-    def _measure(self, launch: Launch, client: ServerClient) -> Generator[Progress, None, None]:
-        self.phase = Phase.MEASURE
-        yield Progress(self.phase)
+    def _measure(
+        self, launch: Launch, client: ServerClient, sampler: Sampler
+    ) -> Generator[Progress, None, None]:
+        self.found.phase = Phase.MEASURE
+        yield Progress(self.found.phase)
         workload = self.request.spec.workload
         pace = self._first_pace().after(
             self.runs[0],
@@ -249,10 +254,16 @@ class _Attempt:
         )
         for result in measure(client, workload, self.request.cell.context, pace):
             if isinstance(result, RequestFailure):
-                self._read_request_failure(launch, client, result)
+                self.found.read_request_failure(launch, client, result)
                 return
-            self.runs.append(result)
-            yield Progress(self.phase, f"{result.task} {result.repeat + 1}")
+            self._keep_run(result)
+            if sampler.lost is not None:
+                return
+            yield Progress(self.found.phase, f"{result.task} {result.repeat + 1}")
+
+    def _keep_run(self, run: Run) -> None:
+        self.runs.append(run)
+        self.run_ends.append(time.time())
 
     def _first_pace(self) -> Pace:
         workload = self.request.spec.workload
@@ -265,67 +276,26 @@ class _Attempt:
         )
 
     def _stop(self, launch: Launch) -> None:
-        if self.failure is None:
-            self.phase = Phase.STOP
+        if self.found.failure is None:
+            self.found.phase = Phase.STOP
         limit = self.request.spec.engine.stop_timeout_s
-        launch.stop(limit if self.started else min(limit, LOADING_STOP_S))
+        launch.stop(limit if self.found.started else min(limit, LOADING_STOP_S))
         left = launch.leftovers()
-        if left and self.failure is None:
-            self._fail(FailureClass.UNKNOWN, f"processes {left} of the launch survived SIGKILL")
-
-    # Reading failures
-
-    def _read_log(self, ended: ExitStatus | None = None) -> LogReading:
-        return self.engine.read_log(
-            self.request.log,
-            exit_code=None if ended is None else ended.exit_code,
-            signal=None if ended is None else ended.signal,
-        )
-
-    def _keep_facts(self, facts: StartupFacts) -> None:
-        """Take the log's facts, but keep what only the running server could tell."""
-        self.facts = replace(facts, kv_tokens=facts.kv_tokens or self.facts.kv_tokens)
-
-    def _read_end(self, launch: Launch, ended: ExitStatus | None) -> None:
-        """The server ended, or its log already says that it will."""
-        if launch.exec_error is not None:
-            self.failure = Failure(FailureClass.UNKNOWN, Phase.SPAWN, launch.exec_error)
-            return
-        self.exit = ended
-        reading = self._read_log(ended)
-        self._keep_facts(reading.facts)
-        if launch.stopped is not None:
-            # It would have kept us waiting until the limit, and did not end by itself.
-            self.exit = None
-            late = FailureClass.REQUEST_TIMEOUT if self.started else FailureClass.STARTUP_TIMEOUT
-            self._fail(late, launch.stopped)
-        elif reading.failure is not None:
-            self.failure = reading.failure
-            if not self.started:
-                self.phase = reading.failure.phase
-        elif ended is not None:
-            self.failure = self._ended_by_itself(reading, ended)
-
-    def _ended_by_itself(self, reading: LogReading, ended: ExitStatus) -> Failure:
-        """A server that shut down in good order was told to, and not by this attempt."""
-        if reading.stop_line is not None:
-            number, text = reading.stop_line
-            return Failure(FailureClass.KILLED, self.phase, text, number)
-        how = f"exit code {ended.exit_code}" if ended.signal is None else f"signal {ended.signal}"
-        return Failure(
-            FailureClass.ENGINE_CRASHED, self.phase, f"the server ended by itself with {how}"
-        )
+        if left and self.found.failure is None:
+            self.found.fail(
+                FailureClass.UNKNOWN, f"processes {left} of the launch survived SIGKILL"
+            )
 
     def _blame_others(self) -> None:
         """With nothing of the launch left: was its lack of memory somebody else's doing?"""
-        failure, request = self.failure, self.request
+        failure, request = self.found.failure, self.request
         if failure is None or not contention.may_be_contended(failure, host=request.on_host):
             return
         limit = request.spec.card.drain_timeout_s
         after = contention.settled_state(request.memory_state, request.baseline, limit)
-        self.failure = contention.unless_contended(
+        self.found.failure = contention.unless_contended(
             failure,
-            self.facts,
+            self.found.facts,
             above_gib=contention.excess_gib(request.baseline, self.before, after),
             tolerance_gib=request.spec.card.baseline_tolerance_gib,
             who=contention.holders(after, request.baseline)
@@ -333,77 +303,46 @@ class _Attempt:
             host=request.on_host,
         )
 
-    def _fail_from_log(self, otherwise: FailureClass, evidence: str) -> None:
-        """The log's own reason if it has one, else the given one."""
-        reading = self._read_log()
-        self._keep_facts(reading.facts)
-        known = reading.failure
-        if known is not None and known.failure_class is not FailureClass.UNKNOWN:
-            self.failure = known
-        else:
-            self._fail(otherwise, evidence)
-
-    def _read_request_failure(
-        self, launch: Launch, client: ServerClient, failed: RequestFailure
-    ) -> None:
-        """A request failed: did the server die of it, hang, or merely refuse?"""
-        evidence = failed.message
-        if failed.kind is FailureKind.HTTP_ERROR:
-            evidence = f"HTTP {failed.http_status}: {evidence}"
-        if failed.kind is FailureKind.TIMEOUT:
-            self._fail_from_log(FailureClass.REQUEST_TIMEOUT, evidence)
-            return
-        refused = failed.http_status is not None and 400 <= failed.http_status < 500
-        # Who refuses is well; whoever breaks off may need a moment to die of it.
-        deadline = time.monotonic() + (0.0 if refused else DEATH_NOTICE_S)
-        while (ended := launch.poll()) is None and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        if ended is not None:
-            self._read_end(launch, ended)
-        else:
-            meaning = class_of_answer(failed.message, failed.http_status)
-            crashed = FailureClass.UNKNOWN if client.healthy() else FailureClass.ENGINE_CRASHED
-            self._fail_from_log(meaning or crashed, evidence)
-        if self.failure is not None:
-            # Once it served, the phase is that of the request, whatever the log shows last.
-            self.failure = replace(self.failure, phase=self.phase)
-
     def _log_tail(self) -> str | None:
-        unknown = self.failure is not None and (self.failure.failure_class is FailureClass.UNKNOWN)
+        failure = self.found.failure
+        unknown = failure is not None and failure.failure_class is FailureClass.UNKNOWN
         return conceal(last_lines(self.request.log), self.secrets) if unknown else None
 
-    def _fail(self, failure_class: FailureClass, evidence: str) -> None:
-        self.failure = Failure(failure_class, self.phase, evidence)
-
-    def _outcome(self, peak_gib: float | None) -> Outcome:
+    def _outcome(self, sampler: Sampler | None) -> Outcome:
         ended_at = time.time()
-        status = Status.MEASURED
-        if self.failure is not None:
-            self.failure = replace(
-                self.failure, evidence=conceal(self.failure.evidence, self.secrets)
-            )
-            status = self.failure.failure_class.status
+        status, found, failure = Status.MEASURED, self.found, self.found.failure
+        if failure is not None:
+            failure = replace(failure, evidence=conceal(failure.evidence, self.secrets))
+            status = failure.failure_class.status
+        samples = () if sampler is None else sampler.samples
+        driver = telemetry.probe() if self.request.cards else None
         return Outcome(
             status=status,
-            phase=self.failure.phase if self.failure is not None else self.phase,
-            failure=self.failure,
-            started=self.started,
+            phase=found.phase if failure is None else failure.phase,
+            failure=failure,
+            started=found.started,
             filled=self.filled,
-            facts=self.facts,
-            runs=tuple(self.runs),
+            facts=found.facts,
+            runs=tuple(
+                replace(run, conditions=telemetry.summarize(samples, run.started_at, end))
+                for run, end in zip(self.runs, self.run_ends, strict=True)
+            ),
             spawn_s=self.times.get("spawn_s"),
             ready_s=self.times.get("ready_s"),
             measure_s=self.times.get("measure_s"),
             wall_s=time.monotonic() - self.began,
-            exit_code=None if self.exit is None else self.exit.exit_code,
-            signal=None if self.exit is None else self.exit.signal,
-            memory_used_peak_gib=peak_gib,
+            exit_code=None if found.exit is None else found.exit.exit_code,
+            signal=None if found.exit is None else found.exit.signal,
+            memory_used_peak_gib=None if sampler is None else sampler.peak_gib,
             spec_state=spec_state(self.request.cell.depth, self.runs),
             log_tail=self._log_tail(),
             purpose=self.request.purpose,
             with_speed=self.request.with_speed,
-            speed=decode_speed(self.runs) if self.failure is None else None,
-            driver=telemetry.probe().driver if self.request.cards else None,
+            speed=decode_speed(self.runs) if failure is None else None,
+            driver=None if driver is None else driver.driver,
             started_at=self.began_at,
             ended_at=ended_at,
+            samples=samples,
+            cuda=None if driver is None else driver.cuda,
+            power_limit_w=None if sampler is None else sampler.power_limit_w,
         )

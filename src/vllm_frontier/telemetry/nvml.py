@@ -1,33 +1,16 @@
-"""What the cards say about themselves, and how much memory a launch takes.
-
-NVIDIA cards are asked through NVML, which is loaded at the first question and not before: a
-machine without a driver gets an answer, not an error. Memory is in GiB everywhere.
-"""
+"""NVML: the one library that is asked about NVIDIA cards, and what it says of each."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any
 
-GIB = 1024**3
-INTERVAL_S = 0.5
-
-# Shared pages are told apart only by a walk over the whole address space, some 40 ms for a
-# loaded model: worth it where the plain figure has changed by this share, and at most for this
-# share of a core.
-_CHANGE = 1 / 128
-_COST = 1 / 100
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_MEMINFO = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
-_PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
+from vllm_frontier.telemetry.host import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +58,7 @@ class Probe:
     problem: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Memory in use at a moment (seconds since the epoch, UTC), None if it cannot be read."""
-
-    at: float
-    used_gib: float | None
-
-
-class _Nvml:
+class Nvml:
     """The library, initialised once in the life of the process.
 
     Initialising it for every question would wake an idle card each time, which takes a
@@ -115,7 +90,7 @@ class _Nvml:
             raise
 
 
-_NVML = _Nvml()
+NVML = Nvml()
 
 
 def cards() -> list[CardReading]:
@@ -129,123 +104,49 @@ def probe() -> Probe:
 
     driver = cuda = None
     try:
-        with _NVML.session() as nvml:
+        with NVML.session() as nvml:
             driver = _told(nvml.nvmlSystemGetDriverVersion)
             version = _told(nvml.nvmlSystemGetCudaDriverVersion)
             cuda = None if version is None else f"{version // 1000}.{version % 1000 // 10}"
             count = nvml.nvmlDeviceGetCount()
             found, problem = _read_cards(nvml, count, driver)
     except pynvml.NVMLError as error:
-        return Probe((), driver, cuda, _explain(error))
+        return Probe((), driver, cuda, explain(error))
     if count == 0:
         problem = "the NVIDIA driver is loaded but shows no card (hidden from this container?)"
     return Probe(found, driver, cuda, problem)
 
 
-def memory_used_gib(uuid: str) -> float | None:
-    """Memory in use on one card; None where it cannot be read."""
+def lost_card(uuids: Sequence[str]) -> str | None:
+    """Which of these cards the driver says it has lost, in one line; None where it says nothing.
+
+    A card that needs a reset is lost, too.
+    """
+    if not uuids:
+        return None
     import pynvml
 
-    try:
-        with _NVML.session() as nvml:
-            memory = _memory(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError:
-        return None
-    return None if memory is None else memory.used / GIB
+    for uuid in uuids:
+        try:
+            with NVML.session() as nvml:
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                _memory(nvml, handle)
+        except pynvml.NVMLError as error:
+            if is_lost(error):
+                return told_lost(uuid, error)
+    return None
 
 
-def host_memory_used_gib() -> float | None:
-    """Memory of this machine that cannot be had; None where the kernel does not tell."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None
-    kib = {name: int(size) for name, size in _MEMINFO.findall(text)}
-    if "MemTotal" not in kib or "MemAvailable" not in kib:
-        return None
-    return (kib["MemTotal"] - kib["MemAvailable"]) / 1024**2
+def is_lost(error: Any) -> bool:
+    """Whether an error of NVML means that the card does no work any more."""
+    import pynvml
+
+    return error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 
 
-def tree_memory_gib(pids: Iterable[int]) -> float:
-    """Memory that processes hold together; pages that they share count once.
-
-    Where the kernel does not tell shared pages apart, resident memory stands in, and shared
-    pages count for every process. Processes that are gone count nothing.
-    """
-    return sum(_pss_bytes(pid) for pid in pids) / GIB
-
-
-class MemorySampler:
-    """Samples memory in use twice a second in a thread, and keeps the peak.
-
-    With `uuids`, that is the memory in use on those cards together, other programs' share
-    included; else it is the memory of the processes that `pids` gives. A large tree that
-    changes is measured every few seconds only, so that sampling takes 1 % of a core at most.
-
-    Attributes:
-        samples: what was read so far, oldest first.
-        peak_gib: the highest of them; None as long as nothing could be read.
-    """
-
-    def __init__(
-        self,
-        *,
-        uuids: Sequence[str] = (),
-        pids: Callable[[], Iterable[int]] | None = None,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        self._uuids = tuple(uuids)
-        self._pids = pids
-        self._interval_s = interval_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
-        self._measured_rss = 0
-        self._next_walk_at = 0.0
-        self._last_tree: float | None = None
-        self.samples: list[Sample] = []
-        self.peak_gib: float | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
-        self._thread.join(timeout=5.0)  # a driver that hangs must not hang the sweep
-
-    def _run(self) -> None:
-        self._sample()
-        while not self._stopping.wait(self._interval_s):
-            self._sample()
-
-    def _sample(self) -> None:
-        used = self._cards_gib() if self._uuids else self._tree_gib()
-        self.samples.append(Sample(time.time(), used))
-        if used is not None:
-            self.peak_gib = used if self.peak_gib is None else max(self.peak_gib, used)
-
-    def _cards_gib(self) -> float | None:
-        readings = [memory_used_gib(uuid) for uuid in self._uuids]
-        return None if None in readings else sum(used for used in readings if used is not None)
-
-    def _tree_gib(self) -> float | None:
-        pids = [] if self._pids is None else list(self._pids())
-        if not pids:
-            return None
-        rss = sum(_rss_bytes(pid) for pid in pids)
-        now = time.monotonic()
-        changed = abs(rss - self._measured_rss) > self._measured_rss * _CHANGE
-        if self._last_tree is None or (changed and now >= self._next_walk_at):
-            before = time.thread_time()
-            self._last_tree = tree_memory_gib(pids)
-            self._measured_rss = rss
-            self._next_walk_at = now + (time.thread_time() - before) / _COST
-        return self._last_tree
+def told_lost(uuid: str, error: Any) -> str:
+    """What a card's loss is called, with what NVML said."""
+    return f"card {uuid}: {explain(error)} (NVML: {error})"
 
 
 def _read_cards(
@@ -260,7 +161,7 @@ def _read_cards(
             bus = _bus(nvml, handle, number)
             found.append((bus, _read_card(nvml, handle, driver)))
         except nvml.NVMLError as error:
-            problem = f"card {number}: {_explain(error)}"
+            problem = f"card {number}: {explain(error)}"
     found.sort(key=lambda pair: pair[0])
     return tuple(replace(card, index=index) for index, (_, card) in enumerate(found)), problem
 
@@ -303,10 +204,16 @@ def _memory(nvml: Any, handle: Any) -> Any | None:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[CardProcess, ...] | None:
-    lists = [
-        _told(nvml.nvmlDeviceGetComputeRunningProcesses, handle),
-        _told(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
-    ]
+    return merged_processes(
+        [
+            _told(nvml.nvmlDeviceGetComputeRunningProcesses, handle),
+            _told(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
+        ]
+    )
+
+
+def merged_processes(lists: Sequence[Sequence[Any] | None]) -> tuple[CardProcess, ...] | None:
+    """The processes of NVML's lists, this one left out; None where it gives no list at all."""
     if all(entries is None for entries in lists):
         return None
     # A process that both computes and draws is in both lists, with the same figure.
@@ -332,7 +239,8 @@ def _told(question: Callable[..., Any], *arguments: Any) -> Any | None:
         return None
 
 
-def _explain(error: Any) -> str:
+def explain(error: Any) -> str:
+    """What an error of NVML means, and what to do about it, in one line."""
     import pynvml
 
     lost = "a GPU is lost or needs a reset: see `dmesg` for Xid lines, then reset it or reboot"
@@ -352,20 +260,12 @@ def _explain(error: Any) -> str:
         ),
         pynvml.NVML_ERROR_GPU_IS_LOST: lost,
         pynvml.NVML_ERROR_RESET_REQUIRED: lost,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+            "the NVIDIA driver is too old: its NVML lacks a function that is needed; update it"
+        ),
+        pynvml.NVML_ERROR_INSUFFICIENT_POWER: "a GPU's power cables are not attached properly",
+        pynvml.NVML_ERROR_UNKNOWN: (
+            f"NVML: {error} (in a container: it may have lost its access to the cards; restart it)"
+        ),
     }
     return known.get(error.value, f"NVML: {error}")
-
-
-def _rss_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
-    except (OSError, IndexError):  # gone
-        return 0
-
-
-def _pss_bytes(pid: int) -> int:
-    try:
-        found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_bytes())
-    except OSError:  # gone, another user's, or an old kernel
-        found = None
-    return int(found[1]) * 1024 if found else _rss_bytes(pid)
