@@ -308,7 +308,7 @@ def _run(
         result.show(found, console)
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
-        console.print(f"\nResults: {folder}", soft_wrap=True)
+        console.print(f"\n{result.findings(found)}Results: {folder}", soft_wrap=True)
     told = _left_open(finished)
     if told:
         more = f" {_go_on(folder)}" if finished.out_of_budget else ""

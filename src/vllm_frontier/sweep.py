@@ -170,7 +170,7 @@ def _plan(
 
 
 def make_tables(store: SweepStore, spec: SweepSpec) -> frozenset[Cell]:
-    """Write trials, runs, frontier and boundaries from the attempts of a sweep.
+    """Write trials, runs, frontier, boundaries and checks from the attempts of a sweep.
 
     Returns:
         The cells of the grid that were inferred.
@@ -182,7 +182,8 @@ def make_tables(store: SweepStore, spec: SweepSpec) -> frozenset[Cell]:
     planned = tables.planned(spec.grid.cells()).lazy()
     known = store.outcomes()
     inferred = inferred_rows(spec, store.identities, known, now=store.identity)
-    store.compact(inferred, partial(derived_tables, planned=planned), known)
+    derive = partial(derived_tables, planned=planned, method=spec.model.speculation.method)
+    store.compact(inferred, derive, known)
     return frozenset(rows.cell_of(row) for row in inferred)
 
 

@@ -104,7 +104,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     document = json.loads(json.dumps(result.document(result.load(plain))))
     cells, inferred = document["cells"], document["inferred"]
+    again = document["launches"].pop("reference")
     made = sum(document["launches"].values())
+    assert again == 1
     assert cells["inferred"] == inferred["cells"] == inferred["firm"] + inferred["uncertain"]
     assert inferred["in_doubt"] == document["unexplored"] == 0
     assert document["not_reached"] + sum(cells.values()) == 60
@@ -115,7 +117,10 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     text = printed(document)
     assert max(len(line) for line in text.splitlines()) <= 80
     headline = " ".join(text.partition("Frontier")[0].split())
-    assert headline.endswith(f"{inferred['cells']} inferred; {made} launches, {60 - made} saved)")
+    assert headline.endswith(
+        f"{inferred['cells']} inferred; {made} launches, {60 - made} saved; 1 to watch the speed of "
+        "one cell)"
+    )
     assert "inferred" in [line.split()[-1] for line in text.splitlines() if "kv_too_small" in line]
 
 
@@ -141,6 +146,10 @@ def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:
     assert found["done"] == found["launched"] + found["inferred"]
     assert found["not_reached"] == shown["not_reached"]
     assert found["launches"] == sum(shown["launches"].values())
+    assert (found["replicates"], found["reference"]) == (0, 1)
+    made = found["launches"] - 1
+    assert f"  {made} launches so far; inferred cells need none" in stated(found)
+    assert "  beside these 1 to watch the speed of one cell" in stated(found)
     assert found["state"] == "finished"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.checks import checks
 from vllm_frontier.analyze.frontier import frontier
 from vllm_frontier.dominance import TIE
 
@@ -15,16 +16,19 @@ def derived_tables(
     *,
     planned: pl.LazyFrame | None = None,
     tie: float = TIE,
+    method: str | None = None,
 ) -> dict[str, pl.LazyFrame]:
-    """The tables `frontier` and `boundaries` by name.
+    """The tables `frontier`, `boundaries` and `checks` by name.
 
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
         planned: cells of the grid that may not have been tried; see `boundaries`.
         tie: speeds that differ by less than this share count as equal.
+        method: how tokens are drafted; see `checks`.
     """
     return {
         "frontier": frontier(trials, runs, tie=tie),
         "boundaries": boundaries(trials, planned),
+        "checks": checks(trials, runs, method=method),
     }

@@ -11,6 +11,7 @@ from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.gains import gains
 from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, CELL
+from vllm_frontier.analyze.output import broken_cells
 from vllm_frontier.analyze.verdicts import Differences
 from vllm_frontier.dominance import TIE, Point, leaders_by
 
@@ -105,6 +106,8 @@ def candidates(
 ) -> pl.LazyFrame:
     """Every cell that works and has a decode speed, with the columns of the frontier but one.
 
+    A cell whose output is broken, or that of the cell whose speed it has, is none of them.
+
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
@@ -122,6 +125,7 @@ def candidates(
     )
     return (
         working_speeds(trials, runs, figures=figures)
+        .join(broken_cells(trials, runs), left_on="speed_cell", right_on="cell_id", how="anti")
         .join(limits, on=["depth", "graphs", "utilization", "extra"], how="left")
         # Both speeds of a gain come from launches: those of the cell whose speed it is.
         .join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from vllm_frontier.config import spec_from_document
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.outcome import Status
-from vllm_frontier.report import commands, documents
+from vllm_frontier.report import checks, commands, documents
 from vllm_frontier.report.result import Result
 from vllm_frontier.search.proof import DISAGREEMENT, is_in_doubt
 from vllm_frontier.store.rows import cell_of
@@ -69,10 +69,14 @@ def choose(result: Result, wanted: Wanted) -> Advice:
     rows = choices(leading, task=wanted.task).collect()
     spec = spec_from_document(result.config, secrets=False)
     engine = create_engine(spec)
+    checked = documents.objects(result.checks.lazy())
     chosen = []
     for row, choice in zip(rows.iter_rows(named=True), documents.objects(rows.lazy()), strict=True):
         command = commands.serve_command(spec.model.id, engine.serve_arguments(cell_of(row)))
-        chosen.append({**choice, "command": command, "note": _follows(result, row)})
+        found = checks.about(checked, {row["cell_id"], row["speed_cell"]})
+        chosen.append(
+            {**choice, "command": command, "note": _follows(result, row), "checks": found}
+        )
     notes = [SCRIPT_NOTE] if chosen and spec.engine.kind == "vllm-cpu" else []
     return Advice(result.name, chosen, None if chosen else _reason(result), notes)
 
@@ -80,7 +84,9 @@ def choose(result: Result, wanted: Wanted) -> Advice:
 def document(advice: Advice) -> dict[str, Any]:
     """What `recommend --json` prints: `sweep`, `choices`, `reason` and `notes`.
 
-    The choices are cells, each with `command` and a `note`, null where it was launched itself.
+    The choices are cells, each with `command`, a `note`, null where it was launched itself, and
+    `checks`: what was found about it, or about the cell whose speed it has (`check`, `verdict`,
+    `detail`).
     """
     return {
         "sweep": advice.sweep,
@@ -100,10 +106,23 @@ def show(advice: Advice, console: Console) -> None:
         console.print(_comment(commands.describe(choice), "bold"), soft_wrap=True)
         if choice["note"] is not None:
             console.print(_comment(choice["note"]), soft_wrap=True)
+        for line in _found(choice["checks"]):
+            console.print(_comment(line, "yellow"), soft_wrap=True)
         console.print(choice["command"], markup=False, soft_wrap=True)
     for note in advice.notes:
         console.print()
         console.print(_comment(note), soft_wrap=True)
+
+
+def _found(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the checks found, the worst of each check."""
+    by_check: dict[str, list[Mapping[str, Any]]] = {}
+    for each in findings:
+        by_check.setdefault(each["check"], []).append(each)
+    for name, found in by_check.items():
+        worst = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield f"{worst['verdict']} {name}: {worst['detail']}{more}"
 
 
 def _comment(text: str, style: str = "") -> Text:

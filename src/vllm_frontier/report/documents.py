@@ -15,9 +15,12 @@ import polars as pl
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
+from vllm_frontier.analyze.frontier import ALL
+from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, counted, is_inferred, works
 from vllm_frontier.analyze.monotony import audits, contested, contradictions, unexplored_in
 from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
+from vllm_frontier.analyze.verdicts import verdicts
 from vllm_frontier.outcome import Purpose, Status
 from vllm_frontier.search.proof import is_in_doubt
 
@@ -31,6 +34,7 @@ def show_document(
     frontier: pl.LazyFrame,
     boundaries: pl.LazyFrame,
     *,
+    checks: pl.LazyFrame | None = None,
     running: pl.DataFrame | None = None,
     simulated: bool | None = None,
     reason: str | None = None,
@@ -43,6 +47,7 @@ def show_document(
         runs: the table `runs`.
         frontier: the table `frontier`.
         boundaries: the table `boundaries`.
+        checks: the table `checks`; None: nothing was checked.
         running: rows like those of `trials` of attempts that run now.
         simulated: whether the sweep is; None: what the rows say.
         reason: why there is no frontier.
@@ -61,8 +66,10 @@ def show_document(
         are in doubt for that);
         `without_speed` (how many cells work of whose depth and graphs no speed is known);
         `frontier`, `boundaries`, `choices`, `speeds` (by depth and task, with acceptance by
-        position) and `failures` (rows as objects, further axes as keys beside the built-in
-        ones); `grid` (what is known of every cell; `running` where nothing is yet).
+        position), `failures` and `checks` (rows as objects, further axes as keys beside the
+        built-in ones); `grid` (what is known of every cell; `running` where nothing is yet).
+        Rows of `frontier` also have `against_fastest`: `slower` than the fastest of them, or
+        `no clear difference`; null for that itself, and where it does not lead for the median.
     """
     table = trials.collect()
     grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
@@ -85,13 +92,40 @@ def show_document(
         "unexplored": unexplored_in(table.lazy()),
         "contested": _contested(table.lazy()),
         "without_speed": _without_speed(table.lazy(), runs),
-        "frontier": objects(frontier),
+        "frontier": _frontier(frontier, table.lazy(), runs),
         "boundaries": objects(boundaries),
         "choices": objects(choices(frontier)),
         "speeds": objects(by_depth(table.lazy(), runs)),
         "failures": objects(failures(table.lazy())),
+        "checks": [] if checks is None else objects(checks),
         "grid": objects(pl.concat([known, first]).lazy()),
     }
+
+
+def _frontier(
+    frontier: pl.LazyFrame, trials: pl.LazyFrame, runs: pl.LazyFrame
+) -> list[dict[str, Any]]:
+    """The rows of the frontier, each with what it is against the fastest for the median."""
+    table = frontier.collect()
+    leading = table.filter(pl.col("on_frontier_for").list.contains(ALL))
+    leading = leading.sort("decode_tok_s", "cell_id", descending=[True, False])
+    fastest = None if leading.is_empty() else leading["speed_cell"].item(0)
+    pairs = leading.lazy().select(
+        pl.col("speed_cell").alias("cell_id"),
+        pl.lit(fastest, dtype=pl.String).alias("other_cell_id"),
+        pl.lit(None, dtype=pl.String).alias("task"),
+    )
+    pairs = pairs.filter(pl.col("cell_id") != pl.col("other_cell_id")).unique("cell_id")
+    told = verdicts(cell_figures(trials, runs), pairs).collect()
+    against = dict(told.select("cell_id", "verdict").iter_rows())
+    named = set(leading["cell_id"])
+    return [
+        {
+            **row,
+            "against_fastest": against.get(row["speed_cell"]) if row["cell_id"] in named else None,
+        }
+        for row in objects(table.lazy())
+    ]
 
 
 def is_simulated(trials: pl.DataFrame) -> bool:

@@ -10,13 +10,15 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
+from vllm_frontier.analyze.checks import Verdict
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.inferred import inferred_rows
-from vllm_frontier.report import documents, terminal
+from vllm_frontier.report import checks, documents, terminal
 from vllm_frontier.report.nothing import why_nothing
 from vllm_frontier.report.underway import under_way
+from vllm_frontier.report.wording import several
 from vllm_frontier.store import tables
 from vllm_frontier.store.sweep_store import SweepStore
 
@@ -34,6 +36,7 @@ class Result:
     runs: pl.DataFrame
     frontier: pl.DataFrame
     boundaries: pl.DataFrame
+    checks: pl.DataFrame
     running: pl.DataFrame
 
     @property
@@ -44,6 +47,10 @@ class Result:
 
     def nothing(self) -> str:
         """Why it has no frontier; only where it has none."""
+        broken = self.checks.filter(check=checks.OUTPUT, verdict=Verdict.FAIL.value)
+        if not broken.is_empty():
+            cells = several(broken["cell_id"].n_unique(), "cell", "cells")
+            return f"what is written is broken in {cells} that would lead (check {checks.OUTPUT})"
         known = self.trials.select(AXES).unique().height
         return why_nothing(self.trials, int(self.boundaries["cells"].sum()) - known)
 
@@ -59,7 +66,8 @@ def load(folder: Path) -> Result:
     running, known = under_way(store.writer(), store.outcomes())
     trials, runs = store.tables(inferred_rows(spec, store.identities, known), known)
     planned = tables.planned(spec.grid.cells())
-    derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy())
+    method = spec.model.speculation.method
+    derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy(), method=method)
     return Result(
         name=str(store.config["name"]),
         config=store.config,
@@ -67,6 +75,7 @@ def load(folder: Path) -> Result:
         runs=runs,
         frontier=derived["frontier"].collect(),
         boundaries=derived["boundaries"].collect(),
+        checks=derived["checks"].collect(),
         running=tables.frame("trials", [each.row for each in running]),
     )
 
@@ -79,6 +88,7 @@ def document(result: Result) -> dict[str, Any]:
         result.runs.lazy(),
         result.frontier.lazy(),
         result.boundaries.lazy(),
+        checks=result.checks.lazy(),
         running=result.running,
         simulated=result.simulated,
         reason=result.nothing() if result.frontier.is_empty() else None,
@@ -86,5 +96,11 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the frontier, the boundaries, the failures and the grid."""
+    """Print the frontier, the boundaries, the checks, the failures and the grid."""
     terminal.print_show(document(result), console)
+
+
+def findings(result: Result) -> str:
+    """How many findings the checks have, in a line; empty where nothing was judged."""
+    told = checks.summary(documents.objects(result.checks.lazy()))
+    return f"{told}\n" if told else ""

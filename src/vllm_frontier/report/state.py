@@ -15,6 +15,7 @@ from vllm_frontier.config import spec_from_document
 from vllm_frontier.grid import Cell
 from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.underway import under_way
 from vllm_frontier.report.wording import label, several
 from vllm_frontier.search import Ask, create_search
@@ -23,7 +24,12 @@ from vllm_frontier.store.records import RecordedOutcome, in_order
 from vllm_frontier.store.rows import cell_of
 from vllm_frontier.store.sweep_store import SweepStore
 
-_FOR = {"answer": "to learn what works", "speed": "to measure speed", "check": "as a check"}
+_FOR = {
+    "answer": "to learn what works",
+    "speed": "to measure speed",
+    "check": "as a check",
+    "repeat": "to repeat a measurement",
+}
 # A budget of hours is over a moment before the last launch that was begun within it has ended.
 _ABOUT = 0.9
 
@@ -35,10 +41,11 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     ended before it was finished: `search.max_launches`, `search.max_hours`, or null: nothing says
     that a budget ended it), `writer`, `planned`, `done` (cells with an answer, inferred ones
     included), `launched`, `inferred` and `not_reached` (of the planned cells; one that is launched
-    for the first time just now is none of them), `launches` (how many have ended), `launches_left`
+    for the first time just now is none of them), `launches` (how many have ended), `replicates` and
+    `reference` (how many of these repeat a measured cell, or watch one), `launches_left`
     (about how many are to come without a budget, null while it runs), `next` (what the next of
-    these is for: `answer`, `speed` or `check`), `cells` (how many have each status) and `running`
-    (cells that are being tried, with the attempt's number).
+    these is for: `answer`, `speed`, `check` or `repeat`), `cells` (how many have each status)
+    and `running` (cells that are being tried, with the attempt's number).
     """
     spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
@@ -66,6 +73,8 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
         "inferred": len(inferred),
         "not_reached": len(cells) - len(reached | under),
         "launches": len(records),
+        "replicates": sum(each.row.get("purpose") == Purpose.REPLICATE for each in records),
+        "reference": sum(each.row.get("purpose") == Purpose.REFERENCE for each in records),
         "launches_left": left,
         "next": None if upcoming is None else _wanted(upcoming, latest),
         "cells": dict(statuses),
@@ -95,6 +104,8 @@ def _left(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> tuple[int, Ask
 
 def _wanted(ask: Ask, latest: Mapping[Cell, RecordedOutcome]) -> str:
     """What a launch is for, in a word."""
+    if ask.purpose.repeats:
+        return "repeat"
     if ask.purpose in (Purpose.AUDIT, Purpose.SPEED_CHECK):
         return "check"
     known = ask.cell in latest and latest[ask.cell].status is Status.MEASURED
@@ -133,9 +144,14 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"  {status:<12} {count}")
     if found["not_reached"]:
         console.print(f"  {'not reached':<12} {found['not_reached']}")
+    again = launched_again(found["replicates"], found["reference"])
+    made = several(
+        found["launches"] - found["replicates"] - found["reference"], "launch", "launches"
+    )
     if found["inferred"]:
-        made = several(found["launches"], "launch", "launches")
         console.print(f"  {made} so far; inferred cells need none")
+    if again:
+        console.print(f"  beside these {again}" if found["inferred"] else f"  {made} and {again}")
     for cell in found["running"]:
         console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
     if found["state"] == "interrupted":

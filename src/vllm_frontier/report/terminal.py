@@ -11,12 +11,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vllm_frontier.analyze import checks as judged
+from vllm_frontier.analyze.checks.output import BROKEN_ALL_THE_SAME
+from vllm_frontier.analyze.intervals import RUNS
+from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
-from vllm_frontier.outcome import SpecState, Status
+from vllm_frontier.outcome import Purpose, SpecState, Status
+from vllm_frontier.report import checks
+from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import disagreement
 from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.report.wording import several
 
 EVIDENCE_WIDTH = 300  # characters
+_AGAIN = (Purpose.REPLICATE, Purpose.REFERENCE)
 _NONE = "-"
 _DIM = "dim"
 _DOUBTFUL = {
@@ -43,7 +51,10 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
     simulated = bool(document["simulated"])
     parts: list[RenderableType] = [_headline(document)]
     if document["frontier"]:
-        parts.append(frontier_table(document["frontier"], document["choices"], simulated))
+        leading = frontier_table(
+            document["frontier"], document["choices"], simulated, document["checks"]
+        )
+        parts.append(leading)
     else:
         reason = document["reason"] or "no cell has a measured speed yet"
         parts.append(Text(f"{reason[0].upper()}{reason[1:]}."))
@@ -57,6 +68,8 @@ def show(document: Mapping[str, Any]) -> list[RenderableType]:
     if document["speeds"]:
         notes = speculation_notes(document["grid"])
         parts.append(Group(speeds_table(document["speeds"], simulated), *notes))
+    if checks.are_told(document["checks"]):
+        parts.append(checks.section(document["checks"], title("Checks", simulated)))
     if document["failures"]:
         parts.append(failures_table(document["failures"], simulated))
     if document["grid"]:
@@ -73,16 +86,24 @@ def frontier_table(
     rows: Sequence[Mapping[str, Any]],
     choices: Sequence[Mapping[str, Any]],
     simulated: bool = False,
+    checked: Sequence[Mapping[str, Any]] = (),
 ) -> RenderableType:
-    """The frontier for the median over tasks, and which of its cells are the choices."""
+    """The frontier for the median over tasks, and which of its cells are the choices.
+
+    Args:
+        rows: of the table `frontier`.
+        choices: of `analyze.choices`.
+        simulated: for the title.
+        checked: of the table `checks`; cells with a number that cannot be trusted are marked.
+    """
     leading = [row for row in rows if "all" in row["on_frontier_for"]]
     chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
     extra = _extra_axes(leading)
-    inferred = any(row["status"] == Status.INFERRED for row in leading)
+    doubtful = checks.failed_cells(checked) | _unlike_sampling(checked)
     table = _table(title("Frontier", simulated))
     _columns(table, ("context", "depth"))
     _columns(table, ("graphs",), "left")
-    _columns(table, ("util", *extra, "tokens/s", "range", "x base", "prefill", "spare"))
+    _columns(table, ("util", *extra, "tokens/s", "95 %", "x base", "prefill", "spare"))
     _columns(table, ("",), "left")
     for row in leading:
         names = chosen.get(row["cell_id"], [])
@@ -93,15 +114,20 @@ def frontier_table(
             shortest(row["utilization"]),
             *(str(row.get(name, _NONE)) for name in extra),
             number(row["decode_tok_s"], 1),
-            _range(row["decode_tok_s_low"], row["decode_tok_s_high"]),
+            _interval(row),
             number(row["gain_no_graphs"], 2),
             number(row["prefill_tok_s"], 1),
             number(row["kv_headroom_gib"], 2),
-            ("~" if row["status"] == Status.INFERRED else " ") * inferred
-            + "".join(name[0].upper() for name in names),
+            _marks(row, doubtful) + "".join(name[0].upper() for name in names),
             style="bold" if names else None,
         )
-    return Group(table, *_notes(rows, leading))
+    return Group(table, *_notes(rows, leading), *_warnings(leading, checked))
+
+
+def _marks(row: Mapping[str, Any], doubtful: Set[str]) -> str:
+    marks = "~" if row["status"] == Status.INFERRED else ""
+    marks += "=" if row.get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE else ""
+    return marks + ("!" if doubtful & {row["cell_id"], row["speed_cell"]} else "")
 
 
 def speculation_notes(grid: Sequence[Mapping[str, Any]]) -> Iterable[Text]:
@@ -228,10 +254,13 @@ def _headline(document: Mapping[str, Any]) -> Text:
     words += [f"{running} running"] if running else []
     words += [f"{left} not reached"] if left else []
     told = ", ".join(words)
+    again = [document["launches"].get(name, 0) for name in _AGAIN]
+    made = sum(document["launches"].values()) - sum(again)
     if document["inferred"]["cells"]:
-        made = sum(document["launches"].values())
         saved = max(0, sum(counts.values()) - made)
-        told += f"; {made} {'launch' if made == 1 else 'launches'}, {saved} saved"
+        told += f"; {several(made, 'launch', 'launches')}, {saved} saved"
+    beside = launched_again(*again)
+    told += f"; {beside}" if beside else ""
     name = title(document["sweep"], bool(document["simulated"]))
     total = sum(counts.values()) + running + left
     return Text.assemble((name, "bold"), f": {total} cells", f" ({told})" if told else "")
@@ -246,10 +275,16 @@ def _notes(
     rows: Sequence[Mapping[str, Any]], leading: Sequence[Mapping[str, Any]]
 ) -> Iterable[Text]:
     yield Text(
-        "F fastest, L longest, B balanced. range: of repeats. x base: over depth 0 without "
-        "graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
+        "F fastest, L longest, B balanced. 95 %: interval of tokens/s. x base: over depth 0 "
+        "without graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
         style=_DIM,
     )
+    if any(_is_within(row) and _interval(row) != _NONE for row in leading):
+        yield Text(
+            "* interval within one launch: how much launches differ is not known.", style=_DIM
+        )
+    if any(row.get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE for row in leading):
+        yield Text("= no clear difference to the fastest.", style=_DIM)
     if any(row["status"] == Status.INFERRED for row in leading):
         yield Text(
             "~ inferred: not launched itself, but works by the launch of a cell that asks for "
@@ -289,8 +324,40 @@ def _place(row: Mapping[str, Any], context: int | None) -> tuple[Any, ...]:
     return (row["depth"], row["graphs"], row["utilization"], further, context)
 
 
-def _range(low: float | None, high: float | None) -> str:
-    return _NONE if low is None or high is None else f"{low:.1f}-{high:.1f}"
+def _interval(row: Mapping[str, Any]) -> str:
+    """The 95 % interval of the speed; with a mark where it is of one launch only."""
+    low, high = row["decode_tok_s_low"], row["decode_tok_s_high"]
+    if low is None or high is None:
+        return _NONE
+    return f"{low:.1f}-{high:.1f}{'*' if _is_within(row) else ''}"
+
+
+def _is_within(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("interval_basis") == RUNS)
+
+
+def _unlike_sampling(checked: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The cells whose output is right as it was measured, and broken at another temperature."""
+    return checks.cells_of(checked, checks.OUTPUT, judged.Verdict.WARN)
+
+
+def _warnings(
+    leading: Sequence[Mapping[str, Any]], checked: Sequence[Mapping[str, Any]]
+) -> Iterable[Text]:
+    """What is to be known of cells before they are served."""
+    names = {name for row in leading for name in (row["cell_id"], row["speed_cell"])}
+    unlike = _unlike_sampling(checked) & names
+    depths = sorted({row["depth"] for row in checked if row["cell_id"] in unlike})
+    if depths:
+        named = ", ".join(str(depth) for depth in depths)
+        words = f"! depth {named}: sampled output is broken; {BROKEN_ALL_THE_SAME}."
+        yield Text(words, style="yellow")
+    if checks.failed_cells(checked) & names:
+        yield Text("! a number of this cell cannot be trusted: see Checks.", style="red")
+    broken = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.FAIL)
+    if broken:
+        cells = several(len(broken), "measured cell is", "measured cells are")
+        yield Text(f"{cells} left out: the output is broken, see Checks.", style="red")
 
 
 def _extra_axes(rows: Sequence[Mapping[str, Any]]) -> list[str]:

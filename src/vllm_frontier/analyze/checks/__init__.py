@@ -17,11 +17,11 @@ from vllm_frontier.analyze.checks.counters import (
 )
 from vllm_frontier.analyze.checks.evidence import Evidence, gather
 from vllm_frontier.analyze.checks.gains import acceptance_explains, speedup_bound
+from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, unknown
 from vllm_frontier.analyze.checks.launches import drift, series_gap
 from vllm_frontier.analyze.checks.lossless import lossless
 from vllm_frontier.analyze.checks.output import output_sane
 from vllm_frontier.analyze.checks.telemetry import foreign_load, throttled
-from vllm_frontier.analyze.checks.verdicts import Judgement, Verdict, unknown
 from vllm_frontier.analyze.latest import AXES
 
 __all__ = ["NAMES", "Verdict", "checks"]

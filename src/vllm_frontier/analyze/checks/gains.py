@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, SETTING, Evidence
-from vllm_frontier.analyze.checks.verdicts import Judgement, Verdict, figure, percent, rows, when
+from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, figure, percent, rows, when
 
 OFF_THE_LINE = 0.10
 """Share by which the step of a depth may lie off the line through the others, that line's own

@@ -9,8 +9,7 @@ import polars as pl
 from scipy.special import stdtrit
 
 from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, Evidence
-from vllm_frontier.analyze.checks.telemetry import correlate
-from vllm_frontier.analyze.checks.verdicts import (
+from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
     counted,
@@ -18,6 +17,7 @@ from vllm_frontier.analyze.checks.verdicts import (
     rows,
     when,
 )
+from vllm_frontier.analyze.checks.telemetry import correlate
 from vllm_frontier.dominance import TIE
 from vllm_frontier.outcome import Purpose
 
@@ -42,7 +42,7 @@ def series_gap(evidence: Evidence) -> Judgement:
         value=ratio,
         expected=1.0,
         detail=pl.format(
-            "{} {} than attempt {} of the same cell ({}; sure to {}): {}",
+            "{} {} than attempt {} of the same cell ({}, give or take {}): {}",
             percent(ratio - 1),
             pl.when(ratio < 1).then(pl.lit("slower")).otherwise(pl.lit("faster")),
             pl.col("_earlier"),

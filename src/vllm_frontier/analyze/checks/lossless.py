@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.checks.evidence import SETTING, Evidence
-from vllm_frontier.analyze.checks.verdicts import (
+from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
     counted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from vllm_frontier.analyze.checks.verdicts import Judgement, Verdict, counted, figure, rows, when
+from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, counted, figure, rows, when
 from vllm_frontier.analyze.output import likelihoods
 
 BROKEN_ALL_THE_SAME = "temperature 0 is right, do not use this with sampling on this engine version"

@@ -7,7 +7,7 @@ import polars as pl
 from scipy.special import stdtr
 
 from vllm_frontier.analyze.checks.evidence import Evidence
-from vllm_frontier.analyze.checks.verdicts import (
+from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
     counted,
@@ -17,8 +17,9 @@ from vllm_frontier.analyze.checks.verdicts import (
     when,
 )
 
-HARMLESS = ("power_cap", "application_clocks", "sync_boost", "display_clocks")
-"""Why clocks may be held down without anything being wrong: the card's own limits, as set."""
+SERIOUS = ("hardware_slowdown", "power_brake", "thermal_hardware", "thermal_software")
+"""Why clocks are held down where something is wrong: heat, or the power supply. A card that only
+keeps to its own limits does as it should."""
 
 BUSY_CORES = 0.5
 """Cores that others may keep busy."""
@@ -94,7 +95,7 @@ def _is_chance(rank: float, n: int, tried: int) -> bool:
 def throttled(evidence: Evidence) -> Judgement:
     """Whether clocks were held down while a launch was measured, and why."""
     reasons = pl.col("throttle_reasons")
-    serious = reasons.list.set_difference(pl.lit(list(HARMLESS))).list.len() > 0
+    serious = reasons.list.set_intersection(pl.lit(list(SERIOUS))).list.len() > 0
     silent = reasons.is_null() & (pl.col("throttled_share") > 0)
     told = _measured(evidence).filter(
         reasons.is_not_null() | pl.col("throttled_share").is_not_null()
