@@ -42,8 +42,12 @@ class Answer:
     lag_s: float = 0.0
 
 
-def text_event(text: str, *, chat: bool = True, finish: str | None = None) -> str:
+def text_event(
+    text: str, *, chat: bool = True, finish: str | None = None, ids: Sequence[int] | None = None
+) -> str:
     piece: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
+    if ids is not None:
+        piece["token_ids"] = list(ids)
     return json.dumps({"choices": [{"index": 0, **piece, "finish_reason": finish}]})
 
 
@@ -72,6 +76,10 @@ class FakeServer:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.requests: list[dict[str, Any]] = []
+        self.tells_ids = False
+        self.scored: list[dict[str, Any]] = []
+        self.top_max = 20
+        self.score_failure: tuple[int, str] | None = None
         self.metric_names: tuple[str, ...] = HISTOGRAMS + COUNTERS
         self.counted: Counter[str] = Counter()
         self.healthy = True
@@ -110,10 +118,28 @@ class FakeServer:
         chat = "messages" in request
         prompt = request["messages"][0]["content"].split() if chat else request["prompt"]
         tokens = request["max_tokens"]
-        chunks = [text_event("word " * 4, chat=chat)] * max(1, tokens // 4)
+        ids = [7] * 4 if self.tells_ids else None
+        chunks = [text_event("word " * 4, chat=chat, ids=ids)] * max(1, tokens // 4)
+        if self.tells_ids:
+            chunks.insert(0, json.dumps({"choices": [], "prompt_token_ids": [1, 2, 3]}))
         events = [*chunks, text_event("", chat=chat, finish="length")]
         usage = usage_event(len(prompt), tokens, 0)
         return Answer([(0.0, event) for event in [*events, usage]], counted=finished())
+
+    def score(self, request: dict[str, Any]) -> tuple[int, str]:
+        """Logarithms of the probabilities of a prompt: -0.5 for token 7, -9 for any other."""
+        with self._lock:
+            self.scored.append(request)
+        if self.score_failure is not None:
+            return self.score_failure
+        if request["prompt_logprobs"] > self.top_max:
+            return 400, '{"error": {"message": "greater than max allowed"}}'
+        places: list[Any] = [
+            {str(token): {"logprob": -0.5 if token == 7 else -9.0, "rank": 1}}
+            for token in request["prompt"]
+        ]
+        places[0] = None
+        return 200, json.dumps({"choices": [{"index": 0, "prompt_logprobs": places}]})
 
 
 class _HttpServer(ThreadingHTTPServer):
@@ -145,6 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
             words = request["prompt"].split()
             ids = [sum(word.encode()) % 2000 for word in words]
             self.reply(200, json.dumps({"count": len(ids), "tokens": ids}))
+            return
+        if "prompt_logprobs" in request:
+            self.reply(*self.server.fake.score(request))
             return
         answer = self.server.fake.answer_for({"path": self.path, **request})
         if answer.status != 200:

@@ -85,6 +85,7 @@ def test_what_a_chat_request_asks_for(server: FakeServer, client: ServerClient) 
         "seed": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        "return_token_ids": True,
         "chat_template_kwargs": {"enable_thinking": False},
         "cache_salt": "edit-0",
     }

@@ -5,7 +5,13 @@ import json
 import pytest
 from measure_fake_server import text_event, usage_event
 
-from vllm_frontier.measure.reply import FailureKind, Reply, RequestFailure, StreamReader
+from vllm_frontier.measure.reply import (
+    FailureKind,
+    Reply,
+    RequestFailure,
+    StreamReader,
+    read_prompt_logprobs,
+)
 
 
 def read(*events: tuple[float, str], done: bool = True) -> Reply | RequestFailure:
@@ -104,3 +110,61 @@ def test_a_request_that_the_server_aborted_is_no_answer() -> None:
     assert isinstance(failure, RequestFailure)
     assert failure.kind is FailureKind.STREAM_ERROR
     assert failure.message == "the server aborted the request, after 1 chunks"
+
+
+def test_token_ids_are_those_of_all_chunks() -> None:
+    reply = read(
+        (1.0, json.dumps({"choices": [], "prompt_token_ids": [4, 5]})),
+        (2.0, text_event("one two", ids=[10, 11])),
+        (2.5, text_event("", ids=[12])),  # no whole character yet
+        (3.0, text_event(" x", finish="stop", ids=[13])),
+        (3.0, usage_event(2, 4)),
+    )
+
+    assert isinstance(reply, Reply)
+    assert reply.token_ids == (10, 11, 12, 13)
+    assert reply.prompt_token_ids == (4, 5)
+    assert reply.chunks == 2
+
+
+@pytest.mark.parametrize("ids", [None, [10, 11], [10, 11, 12, 13]])
+def test_token_ids_of_another_number_than_used_are_not_told(ids: list[int] | None) -> None:
+    reply = read((2.0, text_event("a b c", finish="stop", ids=ids)), (3.0, usage_event(2, 3)))
+
+    assert isinstance(reply, Reply)
+    assert reply.token_ids is None
+    assert reply.prompt_token_ids is None
+
+
+def test_a_plain_answer_tells_its_prompt_with_its_text() -> None:
+    choice = {"text": "a", "token_ids": [3], "prompt_token_ids": [1], "finish_reason": "length"}
+
+    reply = read((2.0, json.dumps({"choices": [choice]})), (3.0, usage_event(1, 1)))
+
+    assert isinstance(reply, Reply)
+    assert (reply.prompt_token_ids, reply.token_ids) == ((1,), (3,))
+
+
+def test_probabilities_of_a_prompt_are_read_without_the_first_token() -> None:
+    places = [None, {"5": {"logprob": -0.5, "rank": 1}, "9": {"logprob": -2, "rank": 2}}]
+
+    assert read_prompt_logprobs({"choices": [{"prompt_logprobs": places}]}) == [{5: -0.5, 9: -2.0}]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": [{"prompt_logprobs": None}]},
+        {"choices": [{"prompt_logprobs": []}]},
+        {"choices": [{"prompt_logprobs": [None, {"x": {"logprob": -1}}]}]},
+        {"choices": [{"prompt_logprobs": [None, {"5": {"rank": 1}}]}]},
+        {"choices": [{"prompt_logprobs": [None, None]}]},
+    ],
+)
+def test_an_answer_without_probabilities_is_an_error(answer: dict[str, object]) -> None:
+    failure = read_prompt_logprobs(answer)
+
+    assert isinstance(failure, RequestFailure)
+    assert failure.kind is FailureKind.STREAM_ERROR

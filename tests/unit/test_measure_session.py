@@ -239,3 +239,134 @@ def test_fill_has_its_own_limit(server: FakeServer, client: ServerClient) -> Non
 
     assert isinstance(failure, RequestFailure)
     assert failure.kind is FailureKind.TIMEOUT
+
+
+def probes_of(items: list[Run | RequestFailure]) -> list[Run]:
+    return [item for item in items if isinstance(item, Run) and item.kind == "probe"]
+
+
+def test_scores_come_last_and_a_sampled_text_with_them(
+    server: FakeServer, client: ServerClient
+) -> None:
+    server.tells_ids = True
+
+    items = list(measure(client, WORKLOAD, 4096))
+
+    assert [isinstance(item, Run) and item.kind for item in items[:8]].count("decode") == 6
+    probes = probes_of(items)
+    assert items[8:] == probes
+    assert [(run.task, run.repeat, run.temperature) for run in probes] == [
+        ("prose", 0, 0.0),
+        ("code", 0, 0.0),
+        ("edit", 0, 0.0),
+        ("prose", 0, 1.0),
+        ("code", 0, 1.0),
+        ("edit", 0, 1.0),
+    ]
+    measured = next(run for run in items if isinstance(run, Run) and run.kind == "decode")
+    copied = next(run for run in probes if run.task == measured.task)
+    assert (copied.output, copied.output_token_ids) == (measured.output, (7,) * 32)
+    assert (copied.decode_tok_s, copied.drafts, copied.ttft_s) == (None, None, None)
+    assert {run.output_logprob for run in probes} == {-0.5}
+    assert all(run.output_logprob_expected is not None for run in probes)
+    assert measured.output_logprob is None
+    # All that was measured had been asked before anything was scored.
+    assert [each["temperature"] for each in server.requests[-3:]] == [1.0] * 3
+    assert len(server.requests) == 9 + 3
+    assert len(server.scored) == 6
+
+
+def test_a_sampling_workload_needs_no_further_text(
+    server: FakeServer, client: ServerClient
+) -> None:
+    server.tells_ids = True
+    workload = WorkloadSpec(tasks=("edit",), repeats=1, warmups=0, temperature=0.7)
+
+    items = list(measure(client, workload, 4096))
+
+    assert [run.temperature for run in probes_of(items)] == [0.7]
+    assert len(server.requests) == 2
+
+
+def test_a_sampled_text_is_short(server: FakeServer, client: ServerClient) -> None:
+    server.tells_ids = True
+
+    list(measure(client, WorkloadSpec(tasks=("edit",), repeats=1, warmups=0), 4096))
+
+    assert [request["max_tokens"] for request in server.requests] == [1, 256, 64]
+
+
+@pytest.mark.parametrize("tells_ids", [False, True])
+def test_without_ids_or_without_wish_nothing_is_scored(
+    server: FakeServer, client: ServerClient, tells_ids: bool
+) -> None:
+    server.tells_ids = tells_ids
+    workload = WorkloadSpec(repeats=1, warmups=0, score=not tells_ids)
+
+    items = list(measure(client, workload, 4096))
+
+    assert len(items) == planned_runs(workload) == len(server.requests) == 4
+    assert server.scored == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"), [((500, "{}"), 1), ((200, "{}"), 1), ((400, "{}"), 2 * 6)]
+)
+def test_a_failure_while_scoring_is_not_told(
+    server: FakeServer, client: ServerClient, failure: tuple[int, str], asked: int
+) -> None:
+    server.tells_ids, server.score_failure = True, failure
+
+    items = list(measure(client, WORKLOAD, 4096))
+
+    assert len(items) == 8
+    assert all(isinstance(item, Run) for item in items)
+    assert len(server.scored) == asked
+
+
+def paced(speeds: list[float]) -> list[Answer]:
+    answers = []
+    for speed in speeds:
+        events = [text_event("one two"), text_event("", finish="length"), usage_event(20, 101, 0)]
+        answers.append(Answer([(0, each) for each in events], counted=finished(100 / speed)))
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("noise", "most", "asked"),
+    [
+        (0.0, 12, 4),  # the second round shows that only the prompts differ
+        (0.2, 12, 12),
+        (0.2, 7, 6),  # a third round of two would be beyond seven
+        (0.2, 3, 2),
+    ],
+)
+def test_rounds_go_on_until_the_interval_is_narrow_enough(
+    server: FakeServer, client: ServerClient, noise: float, most: int, asked: int
+) -> None:
+    speeds = [(100 if at % 2 else 130) * (1 + noise * (at // 2 % 2)) for at in range(12)]
+    server.answers = paced([50.0] * 2 + speeds)
+    workload = WorkloadSpec(tasks=("edit",), repeats=2, warmups=0, precision=0.02, repeats_max=most)
+
+    items = [item for item in measure(client, workload, 4096) if isinstance(item, Run)]
+
+    runs = [run for run in items if run.kind == "decode"]
+    assert len(items) == 2 + asked >= planned_runs(workload)
+    assert [run.repeat for run in runs] == list(range(asked))
+    assert [run.variant for run in runs] == [0, 1] * (asked // 2)
+    requests = server.requests[2:]
+    texts = [request["messages"][0]["content"] for request in requests]
+    assert texts == [load_task("edit").prompt(at % 2) for at in range(asked)]
+    assert len({request["cache_salt"] for request in requests}) == asked
+
+
+def test_without_a_precision_every_repeat_is_a_prompt_of_its_own(
+    server: FakeServer, client: ServerClient
+) -> None:
+    workload = WorkloadSpec(tasks=("edit",), repeats=8, warmups=0)
+
+    items = [item for item in measure(client, workload, 4096) if isinstance(item, Run)]
+
+    runs = [run for run in items if run.kind == "decode"]
+    assert [run.variant for run in runs] == [run.repeat for run in runs] == list(range(8))
+    assert len({each["messages"][0]["content"] for each in server.requests[8:]}) == 8

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_frontier.analyze.speed import cell_speeds
@@ -53,6 +53,7 @@ def test_without_decode_runs_there_is_no_speed() -> None:
     assert decode_speed([Run("edit", 0, "decode")]) is None
 
 
+@settings(deadline=None)  # the first time loads what reads tables
 @given(RUNS)
 def test_it_is_what_the_tables_tell(runs: list[Run]) -> None:
     rows = [

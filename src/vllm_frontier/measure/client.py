@@ -18,6 +18,7 @@ from vllm_frontier.measure.reply import (
     StreamReader,
     error_text,
     one_line,
+    read_prompt_logprobs,
 )
 
 __all__ = ["FailureKind", "Reply", "RequestFailure", "ServerClient"]
@@ -180,6 +181,31 @@ class ServerClient:
         }
         return self._stream("/v1/completions", body, cache_salt, timeout_s)
 
+    def prompt_logprobs(
+        self, token_ids: Sequence[int], *, top: int, timeout_s: float | None = None
+    ) -> list[dict[int, float]] | RequestFailure:
+        """How probable the model finds a text, which it only reads: nothing is drafted.
+
+        Args:
+            token_ids: the text.
+            top: how many of the most probable tokens are told at each place.
+            timeout_s: limit on the request, seconds that pass; None takes the client's.
+
+        Returns:
+            For every token but the first the natural logarithms of probabilities by token: those
+            of the `top` most probable, and that of the token that stands there.
+        """
+        body = {
+            "model": self.model,
+            "prompt": list(token_ids),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": top,
+        }
+        limit = self.request_timeout_s if timeout_s is None else timeout_s
+        answer = self._ask_json("POST", "/v1/completions", limit, body)
+        return answer if isinstance(answer, RequestFailure) else read_prompt_logprobs(answer)
+
     def _stream(
         self, path: str, body: dict[str, Any], cache_salt: str | None, timeout_s: float | None
     ) -> Reply | RequestFailure:
@@ -187,6 +213,7 @@ class ServerClient:
             "model": self.model,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "return_token_ids": True,  # older servers pass over it
         }
         if cache_salt is not None:
             body["cache_salt"] = cache_salt

@@ -38,7 +38,9 @@ class Reply:
     seconds on a monotonic clock without a meaning of its own; only differences count, and those
     are in seconds of the server's time. `t_first` and `t_last` are the arrivals of the first and
     the last chunk with generated text (or the one that ends the text), reasoning included, which
-    `text` has in front. `cached_tokens` is None where the server does not say.
+    `text` has in front. `cached_tokens` is None where the server does not say, and so are the ids
+    of the tokens of prompt and answer; those of the answer also where they are not as many as the
+    usage figures say.
     """
 
     text: str
@@ -50,6 +52,8 @@ class Reply:
     t_first: float
     t_last: float
     chunks: int
+    prompt_token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
 
     @property
     def ttft_s(self) -> float:
@@ -71,6 +75,8 @@ class StreamReader:
         self._t_first: float | None = None
         self._t_last = t_sent
         self._pieces: list[str] = []
+        self._prompt_ids: tuple[int, ...] | None = None
+        self._ids: list[int] = []
         self._finish_reason: str | None = None
         self._usage: Mapping[str, Any] = {}
         self._done = False
@@ -94,6 +100,7 @@ class StreamReader:
         usage = event.get("usage")
         if isinstance(usage, dict):
             self._usage = usage
+        self._take_prompt(event)  # a chat tells it here, a plain answer with its text
         for choice in event.get("choices") or []:
             if isinstance(choice, dict):
                 self._take(choice, now)
@@ -121,11 +128,15 @@ class StreamReader:
             t_first=self._t_last if self._t_first is None else self._t_first,
             t_last=self._t_last,
             chunks=self.chunks,
+            prompt_token_ids=self._prompt_ids,
+            token_ids=tuple(self._ids) if len(self._ids) == completion else None,
         )
 
     def _take(self, choice: Mapping[str, Any], now: float) -> None:
         text = _text_of(choice)
         finish_reason = choice.get("finish_reason")
+        self._take_prompt(choice)
+        self._ids += _ids_of(choice, "token_ids")
         if text:
             self.chunks += 1
             self._pieces.append(text)
@@ -136,6 +147,17 @@ class StreamReader:
         if text or finish_reason is not None:
             self._t_last = now
 
+    def _take_prompt(self, told: Mapping[str, Any]) -> None:
+        if self._prompt_ids is None:
+            self._prompt_ids = tuple(_ids_of(told, "prompt_token_ids")) or None
+
+
+def _ids_of(told: Mapping[str, Any], name: str) -> list[int]:
+    ids = told.get(name)
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        return []
+    return ids
+
 
 def _text_of(choice: Mapping[str, Any]) -> str:
     delta = choice.get("delta")
@@ -143,6 +165,19 @@ def _text_of(choice: Mapping[str, Any]) -> str:
         return choice.get("text") or ""
     reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
     return reasoning + (delta.get("content") or "")
+
+
+def read_prompt_logprobs(answer: Mapping[str, Any]) -> list[dict[int, float]] | RequestFailure:
+    """The logarithms of probabilities in a plain answer: one mapping a token, without the first."""
+    try:
+        (choice,) = answer["choices"]
+        _, *places = choice["prompt_logprobs"]
+        return [
+            {int(token): float(told["logprob"]) for token, told in place.items()}
+            for place in places
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return _stream_error("the answer has no logarithms of the prompt's probabilities")
 
 
 def _stream_error(message: str) -> RequestFailure:

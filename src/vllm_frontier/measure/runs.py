@@ -22,22 +22,39 @@ class RunLabel:
 
     task: str
     repeat: int
-    kind: str  # decode | prefill | fill
+    kind: str  # decode | prefill | fill | probe
     temperature: float = 0.0
     thinking: bool = False
+    variant: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A request that was answered, and the run that it is."""
+
+    run: Run
+    reply: Reply
 
 
 def run_request(
     client: ServerClient, label: RunLabel, send: Callable[[], Reply | RequestFailure]
 ) -> Run | RequestFailure:
     """Send one request while nothing else runs, with the counters read before and after."""
+    measured = measure_request(client, label, send)
+    return measured if isinstance(measured, RequestFailure) else measured.run
+
+
+def measure_request(
+    client: ServerClient, label: RunLabel, send: Callable[[], Reply | RequestFailure]
+) -> Measured | RequestFailure:
+    """The same for who needs the reply, too."""
     before = client.counters()
     started_at = time.time()
     reply = send()
     if isinstance(reply, RequestFailure):
         return reply
     growth = None if before is None else settled_growth(client, before)
-    return make_run(label, reply, growth, started_at=started_at)
+    return Measured(make_run(label, reply, growth, started_at=started_at), reply)
 
 
 def settled_growth(
@@ -98,7 +115,9 @@ def make_run(
         decode_tok_s=server_speed or client_speed,
         decode_tok_s_server=server_speed,
         decode_tok_s_client=client_speed,
-        prefill_tok_s=None if label.kind == "decode" else _speed(fresh_tokens, prefill_s),
+        prefill_tok_s=(
+            _speed(fresh_tokens, prefill_s) if label.kind in ("prefill", "fill") else None
+        ),
         drafts=own.drafts,
         draft_tokens=own.draft_tokens,
         accepted_tokens=own.accepted_tokens,
@@ -106,6 +125,8 @@ def make_run(
         output_sha256=hashlib.sha256(reply.text.encode()).hexdigest(),
         output=reply.text,
         started_at=started_at,
+        variant=label.variant,
+        output_token_ids=reply.token_ids,
     )
 
 

@@ -1,15 +1,18 @@
-"""What is asked of a server that is up: fill its window once, then measure."""
+"""What is asked of a server that is up: fill its window once, measure, score what it wrote."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from vllm_frontier.measure.client import FailureKind, Reply, RequestFailure, ServerClient
 from vllm_frontier.measure.pace import SLOWEST, Pace
+from vllm_frontier.measure.precision import half_widths
+from vllm_frontier.measure.probes import probes
 from vllm_frontier.measure.prompts import SEEDS, PromptSource, load_prompts
-from vllm_frontier.measure.runs import RunLabel, run_request
+from vllm_frontier.measure.runs import Measured, RunLabel, measure_request, run_request
+from vllm_frontier.measure.scoring import SCORED_TOKENS
 from vllm_frontier.measure.task import Task, load_task
 from vllm_frontier.outcome import Run
 from vllm_frontier.spec import WorkloadSpec
@@ -61,19 +64,26 @@ def fill(client: ServerClient, context: int, timeout_s: float) -> Run | RequestF
 
 
 def planned_runs(workload: WorkloadSpec) -> int:
-    """How many runs `measure` yields when nothing fails."""
+    """How many runs `measure` measures when nothing fails, at least: with a precision maybe more.
+
+    The probes that follow them are not counted.
+    """
     return workload.repeats * (1 + len(workload.tasks))
 
 
 def measure(
     client: ServerClient, workload: WorkloadSpec, context: int, pace: Pace = SLOWEST
 ) -> Iterator[Run | RequestFailure]:
-    """Measure prefill and every task, one request at a time.
+    """Measure prefill and every task, one request at a time, then score what was written.
 
     Warm-ups come first and are not yielded, then the prefill runs, then the tasks in turn: each
-    once before any of them a second time, so that a drift meets all alike. The first failure is
-    yielded and is the last item. Nothing is sent while the caller holds an item, so a caller may
-    stop between any two.
+    once before any of them a second time, so that a drift meets all alike. With a precision, the
+    same prompts are asked in further rounds until the interval of every task is narrow enough. The
+    first failure is yielded and is the last item. Nothing is sent while the caller holds an item,
+    so a caller may stop between any two.
+
+    Scores come last, as runs of the kind `probe`: nothing of them can spoil a measurement, and a
+    failure among them is not yielded, whatever it did to the server.
 
     Args:
         client: of a server that is ready and idle.
@@ -89,27 +99,76 @@ def measure(
     if isinstance(prompts, RequestFailure):
         yield prompts
         return
+    questions = _Questions(client, workload, pace)
     for number in range(workload.warmups if tasks else 0):
-        # A repeat that is not measured, so that nothing of it helps one that is.
+        # A prompt that is not measured, so that nothing of it helps one that is.
         task = tasks[number % len(tasks)]
-        warm_up = _task_step(client, workload, task, workload.repeats + number, pace).send()
-        if isinstance(warm_up, RequestFailure):
-            yield warm_up
+        warm_up = questions.step(task, number, workload.repeats + number, f"warm-up-{number}")
+        answer = warm_up.send()
+        if isinstance(answer, RequestFailure):
+            yield answer
             return
     length = max(1, min(workload.prefill_tokens, context // 2))
-    prefills = (
-        _prefill_step(client, prompts, length, repeat, pace) for repeat in range(workload.repeats)
-    )
-    answers = (
-        _task_step(client, workload, task, repeat, pace)
-        for repeat in range(workload.repeats)
-        for task in tasks
-    )
-    for step in itertools.chain(prefills, answers):
+    for repeat in range(workload.repeats):
+        step = _prefill_step(client, prompts, length, repeat, pace)
         result = run_request(client, step.label, step.send)
         yield result
         if isinstance(result, RequestFailure):
             return
+    written: dict[str, Measured] = {}
+    for measured in _answers(client, workload, tasks, questions):
+        if isinstance(measured, RequestFailure):
+            yield measured
+            return
+        written.setdefault(measured.run.task, measured)
+        yield measured.run
+    if workload.score:
+        yield from probes(client, _to_score(client, workload, tasks, questions, written), pace)
+
+
+def _answers(
+    client: ServerClient, workload: WorkloadSpec, tasks: Sequence[Task], questions: _Questions
+) -> Iterator[Measured | RequestFailure]:
+    """Rounds of the same prompts, until they tell enough or there may be no further one."""
+    runs: list[Run] = []
+    for first in itertools.count(0, workload.repeats):
+        for variant in range(workload.repeats):
+            for task in tasks:
+                repeat = first + variant
+                step = questions.step(task, repeat, variant, f"{task.name}-{repeat}")
+                measured = measure_request(client, step.label, step.send)
+                yield measured
+                if isinstance(measured, Measured):
+                    runs.append(measured.run)
+        most = workload.repeats_max - workload.repeats
+        if workload.precision is None or first + workload.repeats > most:
+            return
+        if all(width <= workload.precision for width in half_widths(runs).values()):
+            return
+
+
+def _to_score(
+    client: ServerClient,
+    workload: WorkloadSpec,
+    tasks: Sequence[Task],
+    questions: _Questions,
+    written: Mapping[str, Measured],
+) -> Iterator[Measured | RequestFailure]:
+    """What was measured first of each task, and a short text drawn from the model's distribution.
+
+    Tasks with short prompts come first, since they take the least memory to score.
+    """
+    ordered = sorted(tasks, key=lambda task: written[task.name].reply.prompt_tokens)
+    yield from (written[task.name] for task in ordered)
+    told = any(each.reply.token_ids and each.reply.prompt_token_ids for each in written.values())
+    if workload.temperature > 0 or not told:
+        return
+    for task in ordered:
+        step = questions.step(
+            task, 0, 0, f"{task.name}-sampled", temperature=1.0, tokens_max=SCORED_TOKENS
+        )
+        label = replace(step.label, kind="probe")
+        yield measure_request(client, label, step.send)
 
 
 def _prefill_step(
@@ -127,20 +186,40 @@ def _prefill_step(
     return _Step(RunLabel("prefill", repeat, "prefill"), send)
 
 
-def _task_step(
-    client: ServerClient, workload: WorkloadSpec, task: Task, repeat: int, pace: Pace
-) -> _Step:
-    def send() -> Reply | RequestFailure:
-        prompt, max_tokens = task.prompt(repeat), workload.max_tokens or task.max_tokens
-        return client.chat(
-            [{"role": "user", "content": prompt}],
-            max_tokens=max_tokens,
-            temperature=workload.temperature,
-            thinking=workload.thinking,
-            cache_salt=f"{task.name}-{repeat}",
-            # No text has more tokens than characters, as far as a limit is concerned.
-            timeout_s=pace.limit_s(len(prompt), max_tokens),
-        )
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Requests for the texts of tasks."""
 
-    label = RunLabel(task.name, repeat, "decode", workload.temperature, workload.thinking)
-    return _Step(label, send)
+    client: ServerClient
+    workload: WorkloadSpec
+    pace: Pace
+
+    def step(
+        self,
+        task: Task,
+        repeat: int,
+        variant: int,
+        salt: str,
+        *,
+        temperature: float | None = None,
+        tokens_max: int | None = None,
+    ) -> _Step:
+        """Ask for an answer to a prompt of a task; None is what the workload says."""
+        workload = self.workload
+        warmth = workload.temperature if temperature is None else temperature
+        label = RunLabel(task.name, repeat, "decode", warmth, workload.thinking, variant)
+
+        def send() -> Reply | RequestFailure:
+            prompt, max_tokens = task.prompt(variant), workload.max_tokens or task.max_tokens
+            max_tokens = min(max_tokens, tokens_max or max_tokens)
+            return self.client.chat(
+                [{"role": "user", "content": prompt}],
+                max_tokens=max_tokens,
+                temperature=warmth,
+                thinking=workload.thinking,
+                cache_salt=salt,
+                # No text has more tokens than characters, as far as a limit is concerned.
+                timeout_s=self.pace.limit_s(len(prompt), max_tokens),
+            )
+
+        return _Step(label, send)
