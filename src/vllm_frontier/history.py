@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from vllm_frontier.engine.simulated.card import decode_speed
 from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.errors import ConfigError, StoreError
 from vllm_frontier.grid import Cell
+from vllm_frontier.measure.scoring import SCORED_TOKENS
 from vllm_frontier.measure.session import FILL_ANSWER_TOKENS
 from vllm_frontier.measure.task import load_task
 from vllm_frontier.memory import MemoryPrior
@@ -33,6 +34,7 @@ _SIMULATED_START_S, _SIMULATED_REQUEST_S = 1.5, 0.02  # of three processes; not 
 _GPU_GIB_S, _CPU_GIB_S = 500.0, 15.0  # weights read again for every token
 _DECODE_MAX, _EAGER_SHARE = 300.0, 0.6
 _PREFILL_TIMES = 50.0  # faster than decoding
+_SCORE_REQUESTS = 3  # of a task: a text is rated, another one is sampled and rated
 _TASK_TOKENS = 512  # of a task that cannot be read
 
 
@@ -82,6 +84,15 @@ def launch_times(spec: SweepSpec, prior: MemoryPrior | None, outputs: Path) -> L
         outputs: the folder of earlier sweeps; those on another engine or card are left out, and
             so is what cannot be read.
     """
+    times = _launch_times(spec, prior, outputs)
+    work = spec.workload
+    if work.precision is None or work.repeats_max <= work.repeats:
+        return times
+    taken = f"{_repeats(work):g} of {work.repeats} to {work.repeats_max} runs a task taken"
+    return replace(times, basis=f"{times.basis}; {taken}")
+
+
+def _launch_times(spec: SweepSpec, prior: MemoryPrior | None, outputs: Path) -> LaunchTimes:
     guessed = _guessed(spec, prior)
     found = (_launches(folder, spec) for folder in _newest(outputs))
     launches = [launch for each in islice(filter(None, found), _SWEEPS_MAX) for launch in each]
@@ -194,7 +205,20 @@ def _launch(row: Mapping[str, Any], share: float) -> _Launch | None:
 
 def _tokens(workload: WorkloadSpec) -> float:
     """Tokens that are written on a cell, at most."""
-    return _written(workload.tasks, workload.repeats, workload.warmups, workload.max_tokens)
+    return _written(
+        workload.tasks,
+        _repeats(workload),
+        workload.warmups,
+        workload.max_tokens,
+        score=workload.score,
+    )
+
+
+def _repeats(workload: WorkloadSpec) -> float:
+    """Runs of a task; with a precision nobody knows them before, and the middle is taken."""
+    if workload.precision is None:
+        return workload.repeats
+    return (workload.repeats + max(workload.repeats, workload.repeats_max)) / 2
 
 
 def _tokens_of(folder: Path) -> float | None:
@@ -205,14 +229,26 @@ def _tokens_of(folder: Path) -> float | None:
         return None
     match config.get("workload"):
         case {"tasks": list(tasks), "repeats": int(repeats), "warmups": int(warmups), **rest}:
-            limit = rest.get("max_tokens")
-            return _written(tasks, repeats, warmups, limit if isinstance(limit, int) else None)
+            limit, runs = rest.get("max_tokens"), float(repeats)
+            most = rest.get("repeats_max")
+            if rest.get("precision") is not None and isinstance(most, int):
+                runs = (repeats + max(repeats, most)) / 2
+            return _written(
+                tasks,
+                runs,
+                warmups,
+                limit if isinstance(limit, int) else None,
+                score=rest.get("score") is True,
+            )
     return None
 
 
-def _written(tasks: Iterable[Any], repeats: int, warmups: int, limit: int | None) -> float:
+def _written(
+    tasks: Iterable[Any], repeats: float, warmups: int, limit: int | None, *, score: bool
+) -> float:
     each = [limit or _task_tokens(str(task)) for task in tasks]
-    return repeats * sum(each) + warmups * (statistics.mean(each) if each else 0.0)
+    sampled = sum(min(tokens, SCORED_TOKENS) for tokens in each) if score else 0
+    return repeats * sum(each) + warmups * (statistics.mean(each) if each else 0.0) + sampled
 
 
 def _task_tokens(task: str) -> int:
@@ -258,7 +294,9 @@ def _weights_gib(spec: SweepSpec, prior: MemoryPrior | None) -> float:
 def _simulated(spec: SweepSpec) -> LaunchTimes:
     card = load_card(spec.engine.card_file)
     scale, written = card.time.scale, _tokens(spec.workload)
-    requests = 1 + spec.workload.warmups + spec.workload.repeats * (1 + len(spec.workload.tasks))
+    requests = 1 + spec.workload.warmups + spec.workload.repeats
+    requests_of_task = _repeats(spec.workload) + (_SCORE_REQUESTS if spec.workload.score else 0)
+    measuring = requests + len(spec.workload.tasks) * requests_of_task
 
     def pair(*, capture: bool, fill: bool, speed: bool) -> tuple[float, float]:
         times = []
@@ -269,7 +307,7 @@ def _simulated(spec: SweepSpec) -> LaunchTimes:
             if speed:
                 cell = Cell(max(spec.grid.depth), 1, graphs, 1.0)
                 serving += written / decode_speed(card, cell, "code")
-            waits = (requests if speed else 1.0 if fill else 0.0) * _SIMULATED_REQUEST_S
+            waits = (measuring if speed else 1.0 if fill else 0.0) * _SIMULATED_REQUEST_S
             times.append(_SIMULATED_START_S + scale * (start + serving) + waits)
         return times[0], times[1]
 

@@ -83,13 +83,24 @@ class Rehearsal:
 
     @cached_property
     def status(self) -> dict[Cell, Status]:
-        """How the last launch of each launched cell ended."""
-        return {each.ask.cell: each.outcome.status for each in self.launches}
+        """How each launched cell ended: by its last launch with an answer, else by its last."""
+        found: dict[Cell, Status] = {}
+        for each in self.launches:
+            status = each.outcome.status
+            if status.is_final or not found.get(each.ask.cell, status).is_final:
+                found[each.ask.cell] = status
+        return found
 
     @property
     def seconds(self) -> float:
         """Simulated seconds of all launches, one after another."""
         return sum(each.outcome.wall_s or 0.0 for each in self.launches)
+
+    @property
+    def seconds_again(self) -> float:
+        """Of these, seconds of replicates and of the reference cell."""
+        again = [each.outcome for each in self.launches if each.ask.purpose.repeats]
+        return sum(outcome.wall_s or 0.0 for outcome in again)
 
     def count(self, *purposes: Purpose) -> int:
         """How many launches were made for these purposes."""

@@ -13,7 +13,7 @@ from vllm_frontier.config import compose_sweep
 from vllm_frontier.grid import Cell
 from vllm_frontier.history import LaunchTimes, launch_times
 from vllm_frontier.memory import Figure, vague_prior
-from vllm_frontier.spec import SweepSpec
+from vllm_frontier.spec import SweepSpec, WorkloadSpec
 
 SPEC = compose_sweep("demo-cpu").spec
 EAGER, GRAPHS = Cell(0, 8192, False, 0.6), Cell(0, 8192, True, 0.6)
@@ -76,13 +76,43 @@ def test_earlier_launches_tell_how_long_each_kind_takes(tmp_path: Path) -> None:
 
 
 def test_measuring_is_scaled_to_what_is_measured_now(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "earlier", [row(wall_s=40.0, measure_s=10.0)])
-    workload = dataclasses.replace(SPEC.workload, repeats=6, warmups=2)
+    plain = dataclasses.replace(SPEC.workload, score=False)
+    write_sweep(tmp_path, "earlier", [row(wall_s=40.0, measure_s=10.0)], as_document(plain))
+    workload = dataclasses.replace(plain, repeats=6, warmups=2)
     twice = times(tmp_path, dataclasses.replace(SPEC, workload=workload))
     assert twice.seconds(EAGER, works=True, with_speed=True) == pytest.approx(50.0)
-    quick = dataclasses.replace(SPEC.workload, max_tokens=128)
+    quick = dataclasses.replace(plain, max_tokens=128)
     half = times(tmp_path, dataclasses.replace(SPEC, workload=quick))
     assert half.seconds(EAGER, works=True, with_speed=True) == pytest.approx(35.0)
+
+
+def as_document(workload: WorkloadSpec) -> dict[str, Any]:
+    return dataclasses.asdict(workload)
+
+
+def test_scores_take_a_short_text_of_each_task(tmp_path: Path) -> None:
+    before = as_document(dataclasses.replace(SPEC.workload, score=False))
+    del before["score"]  # as sweeps had it that knew of none
+    write_sweep(tmp_path, "earlier", [row(wall_s=40.0, measure_s=10.0)], before)
+    scored = times(tmp_path).seconds(EAGER, works=True, with_speed=True)
+    # 64 tokens of each of three tasks, beside three repeats and a warm-up of 256.
+    assert scored == pytest.approx(30 + 10 * (10 * 256 + 3 * 64) / (10 * 256))
+    assert "taken" not in times(tmp_path).basis
+
+
+@pytest.mark.parametrize("earlier", [None, 0.02])
+def test_with_a_precision_the_middle_of_what_may_be_is_taken(
+    tmp_path: Path, earlier: float | None
+) -> None:
+    plain = dataclasses.replace(SPEC.workload, score=False, warmups=0, precision=earlier)
+    write_sweep(tmp_path, "earlier", [row(wall_s=40.0, measure_s=10.0)], as_document(plain))
+    narrow = dataclasses.replace(plain, precision=0.02, repeats_max=9)
+    found = times(tmp_path, dataclasses.replace(SPEC, workload=narrow))
+    runs_before = 3 if earlier is None else 7.5  # 3 to 12
+    assert found.seconds(EAGER, works=True, with_speed=True) == pytest.approx(
+        30 + 10 * 6 / runs_before
+    )
+    assert found.basis.endswith("; 6 of 3 to 9 runs a task taken")
 
 
 def test_without_one_that_was_not_measured_its_start_counts(tmp_path: Path) -> None:

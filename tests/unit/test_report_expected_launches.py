@@ -27,7 +27,16 @@ def both(*overrides: str) -> tuple[list[Ask], list[Ask]]:
     return expected_launches(spec, prior, model, ()), dry
 
 
-@pytest.mark.parametrize("settings", [(), ("search.verify=frontier",), ("search.audit=9",)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("search.verify=frontier",),
+        ("search.audit=9",),
+        ("workload.replicates=3",),
+        ("search=exhaustive",),
+    ],
+)
 def test_a_short_search_is_run_dry(settings: tuple[str, ...]) -> None:
     expected, dry = both(*settings)
     assert expected == dry
@@ -41,11 +50,16 @@ def test_a_short_search_is_run_dry(settings: tuple[str, ...]) -> None:
         ("search.verify=all", "search.max_launches=7"),
         ("search.measure=all",),
         ("search.audit=1000",),
+        ("search.verify=all", "search.measure=all", "workload.replicates=3"),
+        ("search.measure=all", "workload.replicates=2", "workload.reference=false"),
     ],
 )
 def test_a_long_one_has_as_many_launches_without(settings: tuple[str, ...]) -> None:
     expected, dry = both(*settings)
     assert len(expected) == pytest.approx(len(dry), abs=2)
+    for purpose in (Purpose.REPLICATE, Purpose.REFERENCE):
+        counts = [sum(ask.purpose is purpose for ask in asks) for asks in (expected, dry)]
+        assert counts[0] == pytest.approx(counts[1], abs=2)
     if "search.max_launches=7" not in settings:
         # Which cells are checked is a guess, unless all are.
         cells = [
@@ -66,7 +80,9 @@ def test_what_was_launched_is_not_launched_again() -> None:
     told = [(cell, works) for cell in cells[:10]]
     model = MemoryModel(spec.card.memory_gib, prior_for(spec))
     expected = expected_launches(spec, None, model, told)
-    assert {ask.cell for ask in expected} == set(cells[10:])
+    again = [ask.cell for ask in expected if ask.purpose.repeats]
+    assert {ask.cell for ask in expected if not ask.purpose.repeats} == set(cells[10:])
+    assert again == [cells[0]] * 2
 
 
 def test_a_large_grid_takes_a_moment() -> None:

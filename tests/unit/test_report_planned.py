@@ -84,9 +84,14 @@ def orders(cells: Sequence[dict[str, Any]]) -> list[int | None]:
 
 def test_every_cell_has_its_place_and_prediction(tmp_path: Path) -> None:
     found = plan(tmp_path, "search=exhaustive")
-    assert (found["n_cells"], found["launches"], found["launches_expected"]) == (36, 36, 36)
-    assert found["launches_range"] == {"low": 36, "high": 36}
-    assert orders(found["cells"]) == list(range(1, 37))
+    assert (found["n_cells"], found["launches"], found["launches_expected"]) == (36, 38, 38)
+    assert found["launches_range"] == {"low": 38, "high": 38}
+    assert (found["launches_search"], found["launches_reference"]) == (36, 2)
+    assert found["launches_search_range"] == {"low": 36, "high": 36}
+    # Without the launches of the reference cell in the middle and at the end.
+    again = [row["order"] for row in found["launch_order"] if row["purpose"] == "reference"]
+    assert again == [19, 38]
+    assert orders(found["cells"]) == [each for each in range(1, 38) if each != 19]
     assert found["axes"]["context"] == [8192, 16384, 32768]
     assert found["prediction_basis"] == "config.json of demo-mtp"
     for cell in found["cells"]:
@@ -129,7 +134,7 @@ def test_the_budget_cuts_the_plan(tmp_path: Path) -> None:
     assert orders(limited["cells"])[4:6] == [5, None]
     found = plan(tmp_path, "search=exhaustive", "search.max_hours=0.1")
     assert 360 <= found["seconds_expected"] < 420  # the last one begins before the time is up
-    assert found["launches"] + found["launches_cut"] == 36
+    assert found["launches"] + found["launches_cut"] == 38
 
 
 def test_without_files_nothing_is_predicted(tmp_path: Path) -> None:
@@ -139,6 +144,29 @@ def test_without_files_nothing_is_predicted(tmp_path: Path) -> None:
     lines = text(tmp_path, *SIMULATED)
     assert any("No predictions: a simulated card has no model files" in line for line in lines)
     assert not any("Expected (" in line for line in lines)
+
+
+def test_launches_of_measured_cells_again_are_named_apart(tmp_path: Path) -> None:
+    found = plan(tmp_path, "workload.replicates=3")
+    purposes = [row["purpose"] for row in found["launch_order"]]
+    assert purposes.count("reference") == found["launches_reference"] == 2
+    assert purposes.count("replicate") == found["launches_replicate"] > 8
+    own = len(purposes) - 2 - found["launches_replicate"]
+    assert found["launches_search"] == own == plan(tmp_path)["launches_search"]
+    assert found["launches_search_range"]["high"] < found["launches_range"]["low"]
+    assert (
+        found["seconds_expected"]
+        > 2 * plan(tmp_path, "workload.reference=false")["seconds_expected"]
+    )
+    lines = text(tmp_path, "workload.replicates=3")
+    assert lines[1] == f"36 cells, about {own} launches instead of 36"
+    assert lines[2] == (
+        f"And {found['launches_replicate']} replicates of measured cells "
+        "and 2 to watch the speed of one cell."
+    )
+    assert sum(" replicate " in line for line in lines[3:]) >= 5
+    alone = text(tmp_path, "workload.reference=false")
+    assert not any("reference" in line or "And " in line for line in alone)
 
 
 def test_names_are_printed_as_they_are(tmp_path: Path) -> None:
@@ -230,7 +258,7 @@ def test_many_launches_are_not_all_listed(tmp_path: Path) -> None:
     lines = text(tmp_path, "search=exhaustive", "grid.depth=[0,1,2,3,4,5]")
     listed = [line for line in lines if line.strip()[:1].isdigit() and "GiB" not in line]
     assert 25 <= len(listed) <= 40
-    assert any("42 more" in line for line in lines)
+    assert any("44 more" in line for line in lines)
 
 
 def test_a_cell_that_is_launched_twice_is_listed_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.history import LaunchTimes, launch_times
 from vllm_frontier.identity import identify
 from vllm_frontier.memory import Figure, MemoryModel, MemoryPrior, Prediction, vague_prior
-from vllm_frontier.outcome import Status
+from vllm_frontier.outcome import Purpose, Status
 from vllm_frontier.report.expected_launches import Told, expected_launches
 from vllm_frontier.search import Ask, infer
 from vllm_frontier.spec import SweepSpec
@@ -37,6 +37,8 @@ class Forecast:
         seconds: how long each of them takes.
         fewest: launches, also where memory is not quite as expected.
         most: the same.
+        fewest_of_search: of these, without those of measured cells again.
+        most_of_search: the same.
         cut: launches that come after `search.max_hours`.
         predictions: of the memory of every cell, by its place in the grid.
         known: whether cells work whose answer is known already, by launch or inference.
@@ -51,12 +53,18 @@ class Forecast:
     seconds: list[float]
     fewest: int
     most: int
+    fewest_of_search: int
+    most_of_search: int
     cut: int
     predictions: dict[Cell, Prediction]
     known: dict[Cell, bool]
     blind: bool
     basis: str
     times: LaunchTimes
+
+    def count(self, purpose: Purpose) -> int:
+        """How many launches are for a purpose."""
+        return sum(ask.purpose is purpose for ask in self.asks)
 
     def works(self, cell: Cell) -> bool | None:
         """Whether a cell works, by what is known, else by what is most likely."""
@@ -97,16 +105,18 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     ]
     kept = _within(seconds, spec.search.max_hours)
     # Within the hours there is no time for more.
-    others = [
-        kept if kept < len(asks) else each for each in _elsewhere(spec, prior, told, len(asks))
-    ]
+    others = [] if kept < len(asks) else _elsewhere(spec, prior, told)
+    ways = [asks[:kept], *others]
+    of_search = [sum(not ask.purpose.repeats for ask in way) for way in ways]
     return Forecast(
         told=told,
         launched=frozenset(cell for cell, outcome in told if outcome.status.is_final),
         asks=asks[:kept],
         seconds=seconds[:kept],
-        fewest=min(kept, *others),
-        most=max(kept, *others),
+        fewest=min(map(len, ways)),
+        most=max(map(len, ways)),
+        fewest_of_search=min(of_search),
+        most_of_search=max(of_search),
         cut=len(asks) - kept,
         predictions=predictions,
         known=known,
@@ -116,25 +126,25 @@ def make_forecast(spec: SweepSpec, outputs: Path) -> Forecast:
     )
 
 
-def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told, expected: int) -> list[int]:
-    """How many launches it takes where the model needs more memory than expected, and less.
+def _elsewhere(spec: SweepSpec, prior: MemoryPrior | None, told: Told) -> list[list[Ask]]:
+    """The launches where the model needs more memory than expected, and less.
 
     The search knows no more than before: only what it meets is different.
     """
     if spec.search.strategy == "exhaustive" or spec.search.verify == "all":
-        return [expected]  # every cell, whatever becomes of it
+        return []  # every cell, whatever becomes of it
     believed = vague_prior(spec.card.memory_gib) if prior is None else prior
     fixed = (believed.weights, believed.activation, believed.graphs, believed.overhead)
     spread = math.hypot(*(figure.sd for figure in fixed))
-    counts = []
+    ways = []
     for shift in (-DEVIATIONS_90, DEVIATIONS_90):
         mean = max(0.0, believed.weights.mean + shift * spread)
         weights = Figure(mean, believed.weights.sd)
         model = MemoryModel(spec.card.memory_gib, replace(believed, weights=weights))
         for cell, outcome in told:
             model.observe(cell, outcome)
-        counts.append(len(expected_launches(spec, prior, model, told)))
-    return counts
+        ways.append(expected_launches(spec, prior, model, told))
+    return ways
 
 
 def _earlier(spec: SweepSpec, folder: Path) -> Told:

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from vllm_frontier.checkpoint import unread
 from vllm_frontier.grid import Cell, shortest
+from vllm_frontier.outcome import Purpose
+from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.forecast import DEVIATIONS_90, Forecast, make_forecast
 from vllm_frontier.report.grid_map import grid_map
@@ -27,14 +29,18 @@ _PURPOSES = (
     "speed check: does speed depend on window or utilization?"
 )
 
+_PURPOSES_AGAIN = "replicate: do its launches differ? reference: does the speed of one cell drift?"
+
 
 def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]:
     """The plan as JSON values; nothing is launched.
 
     Keys: `sweep`, `model`, `card`, `engine`, `search`; `axes` with their values; `n_cells`;
     `launches` and `launches_expected` (how many are still to come if memory is as expected),
-    `launches_range` (`low` and `high`, if it is a little more or less), `launches_exhaustive` (of
-    every cell that was not launched yet), `launches_cut` (those beyond `search.max_hours`);
+    `launches_range` (`low` and `high`, if it is a little more or less), `launches_replicate` and
+    `launches_reference` (how many of them launch a measured cell again), `launches_search` and
+    `launches_search_range` (all others), `launches_exhaustive` (of every cell that was not launched
+    yet), `launches_cut` (those beyond `search.max_hours`);
     `attempts_done` and `cells_done` (of earlier runs of this sweep); `seconds_expected` and
     `seconds_basis`; `prediction_basis`; `launch_order` (every launch: its place, the axes, what
     it is for and how long it takes) and `cells`.
@@ -57,6 +63,7 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
     for order, ask in enumerate(forecast.asks, start=1):
         orders.setdefault(ask.cell, order)
     first = sorted(cells, key=lambda cell: orders.get(cell, len(forecast.asks) + 1))
+    replicates, reference = forecast.count(Purpose.REPLICATE), forecast.count(Purpose.REFERENCE)
     parallel = max(1, len(spec.card.uuids) // max(1, spec.engine.tensor_parallel))
     return {
         "sweep": spec.name,
@@ -69,6 +76,13 @@ def document(spec: SweepSpec, outputs: Path = Path("outputs")) -> dict[str, Any]
         "launches": len(forecast.asks),
         "launches_expected": len(forecast.asks),
         "launches_range": {"low": forecast.fewest, "high": forecast.most},
+        "launches_replicate": replicates,
+        "launches_reference": reference,
+        "launches_search": len(forecast.asks) - replicates - reference,
+        "launches_search_range": {
+            "low": forecast.fewest_of_search,
+            "high": forecast.most_of_search,
+        },
         "launches_exhaustive": len(set(cells) - forecast.launched),
         "launches_cut": forecast.cut,
         "attempts_done": len(forecast.told),
@@ -145,6 +159,9 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         soft_wrap=True,
     )
     console.print(f"{plan['n_cells']} cells, {_launches(plan)}")
+    again = launched_again(plan["launches_replicate"], plan["launches_reference"])
+    if again:
+        console.print(f"And {again}.")
     widest = max(len(name) for name in plan["axes"])
     for name, values in plan["axes"].items():
         console.print(
@@ -164,6 +181,8 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
         console.print(_launch_table(plan))
         if plan["search"] == "boundary":
             console.print(_PURPOSES, style="dim")
+        if again:
+            console.print(_PURPOSES_AGAIN, style="dim")
     if _is_predicted(plan):
         console.print()
         console.print(grid_map(_signs(plan), "Expected (# x launched, + - to be inferred)"))
@@ -173,9 +192,11 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
 
 
 def _launches(plan: Mapping[str, Any]) -> str:
-    count, span = plan["launches_expected"], plan["launches_range"]
-    if not count:
+    count, span = plan["launches_search"], plan["launches_search_range"]
+    if not plan["launches_expected"]:
         return "nothing left to launch"
+    if not count:
+        return "every one has its launches"
     word = "launch" if count == 1 else "launches"
     if plan["search"] == "exhaustive":
         return f"{count} {word}"

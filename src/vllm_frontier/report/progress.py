@@ -30,6 +30,8 @@ _PURPOSES = {
     Purpose.AUDIT: " (spot check)",
     Purpose.SPEED: " (for its speed)",
     Purpose.SPEED_CHECK: " (speed, spot check)",
+    Purpose.REPLICATE: " (replicate)",
+    Purpose.REFERENCE: " (reference cell, for drift)",
 }
 
 
@@ -42,7 +44,7 @@ class ProgressDisplay:
         self._planned = 0
         self._known = 0
         self._launches_left = 0
-        self._infers = False  # whether cells come to be known without a launch of their own
+        self._infers = False  # whether cells and launches are not the same number
         self._walls: list[float] = []
         self._running: dict[Cell, tuple[float, str]] = {}
 

@@ -12,6 +12,7 @@ from vllm_frontier.analyze.monotony import unexplored
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Purpose, Status
 from vllm_frontier.rehearse import Rehearsal
+from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import not_explored
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.grid_map import grid_map
@@ -30,14 +31,16 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
 
     Keys: `sweep`, `card`, `search`, `verify`; `cells` (how many the grid has); `launches` (to
     learn what works, spot checks included), `launches_measure` (made only to measure) and
-    `launches_exhaustive`; `hours` (simulated, of all launches one after another); `boundaries` (the
-    other axes, `max_context_works`, `min_context_fails`, `verified`); `frontier` (the axes of its
-    cells); `wrong_cells` and `inferred_wrong` (launched and inferred cells whose answer is not the
-    card's); `inferred`, and how many of them are `firm` (by vLLM's own arithmetic) or `uncertain`
-    (all others), and of these `in_doubt` (something speaks against them); `uncertain_wrong` (how
-    many of the uncertain are wrong); `failed` (launched, without an answer), `not_reached`;
-    `contradictions` (launches that disagree: `works` asks for at least as much as `fails`) and
-    `unexplored` (how many of these have neighbours that are still inferred to work).
+    `launches_exhaustive`; beside these `launches_replicate` (measured cells again) and
+    `launches_reference` (one of them again, to see whether its speed drifts); `hours` (simulated,
+    of all launches one after another); `boundaries` (the other axes, `max_context_works`,
+    `min_context_fails`, `verified`); `frontier` (the axes of its cells); `wrong_cells` and
+    `inferred_wrong` (launched and inferred cells whose answer is not the card's); `inferred`, and
+    how many of them are `firm` (by vLLM's own arithmetic) or `uncertain` (all others), and of these
+    `in_doubt` (something speaks against them); `uncertain_wrong` (how many of the uncertain are
+    wrong); `failed` (launched, without an answer), `not_reached`; `contradictions` (launches that
+    disagree: `works` asks for at least as much as `fails`) and `unexplored` (how many of these have
+    neighbours that are still inferred to work).
     """
     uncertain, wrong = set(found.uncertain), found.inferred_wrong
     inferences = found.knowledge.inferences
@@ -57,6 +60,8 @@ def document(spec: SweepSpec, found: Rehearsal) -> dict[str, Any]:
         "launches": found.count(*_FEASIBILITY),
         "launches_measure": found.count(*_MEASURING),
         "launches_exhaustive": len(found.truth),
+        "launches_replicate": found.count(Purpose.REPLICATE),
+        "launches_reference": found.count(Purpose.REFERENCE),
         "hours": round(found.seconds / 3600, 2),
         "boundaries": list(_boundaries(found)),
         "frontier": [cell.axes() for cell in found.frontier],
@@ -108,7 +113,7 @@ def show(spec: SweepSpec, found: Rehearsal, console: Console) -> None:
         ),
         soft_wrap=True,
     )
-    for line in _launches(told, found.count(Purpose.AUDIT), found.seconds):
+    for line in _launches(told, found):
         console.print(line, soft_wrap=True, markup=False)
     console.print()
     console.print(grid_map(_signs(found), "Grid (simulated)"))
@@ -122,18 +127,23 @@ def show(spec: SweepSpec, found: Rehearsal, console: Console) -> None:
         console.print(line, markup=False)
 
 
-def _launches(told: Mapping[str, Any], audits: int, seconds: float) -> Iterator[str]:
+def _launches(told: Mapping[str, Any], found: Rehearsal) -> Iterator[str]:
     """How many launches it took, what for, and how long they would take."""
     made = told["launches"] + told["launches_measure"]
     every = told["launches_exhaustive"]
     saved = f" instead of {every}" if made < every else ""
     count = several(made, "launch", "launches")
-    yield f"Rehearsed on {told['card']}: {count}{saved}, {about(seconds)}:"
+    took = about(found.seconds - found.seconds_again)
+    yield f"Rehearsed on {told['card']}: {count}{saved}, {took}:"
+    audits = found.count(Purpose.AUDIT)
     checks = f" ({audits} of them spot checks)" if audits else ""
     yield (
         f"{told['launches']} to learn what works{checks}, "
         f"{told['launches_measure']} only to measure speed."
     )
+    again = launched_again(told["launches_replicate"], told["launches_reference"])
+    if again:
+        yield f"And {again}, {about(found.seconds_again)}."
 
 
 def _signs(found: Rehearsal) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.memory import MemoryPrior
-from vllm_frontier.outcome import Outcome, Purpose, Status
+from vllm_frontier.outcome import Outcome, Purpose
 from vllm_frontier.search.boundary import Boundary
 from vllm_frontier.search.dry_run import dry_run
 from vllm_frontier.search.exhaustive import Exhaustive
@@ -14,7 +14,7 @@ from vllm_frontier.search.lattice import Lattice
 from vllm_frontier.search.order import balanced_order
 from vllm_frontier.search.proof import prove
 from vllm_frontier.search.protocol import Ask, Outlook, Search
-from vllm_frontier.search.repeated import Repeated
+from vllm_frontier.search.repeated import Repeated, concerns_search
 from vllm_frontier.spec import SweepSpec
 
 __all__ = [
@@ -88,7 +88,7 @@ def infer(spec: SweepSpec, outcomes: Iterable[tuple[Cell, Outcome]]) -> Knowledg
         spec: the sweep.
         outcomes: of every attempt, in the order in which they ended.
     """
-    told = [each for each in outcomes if not _says_nothing(each[1])]
+    told = [each for each in outcomes if concerns_search(each[1])]
     if _launches_every_cell(spec) and not any(_by_inference(outcome) for _, outcome in told):
         return Knowledge()
     return prove(Lattice(spec.grid.cells()), told, spec.schedule.retries).knowledge()
@@ -103,8 +103,3 @@ def _by_inference(outcome: Outcome) -> bool:
     if outcome.purpose.repeats:
         return False
     return not outcome.with_speed or outcome.purpose is not Purpose.PROOF
-
-
-def _says_nothing(outcome: Outcome) -> bool:
-    """A measured cell that fails when it is launched again has its answer all the same."""
-    return outcome.purpose.repeats and outcome.status is Status.FAILED

@@ -87,7 +87,9 @@ class Reference:
             return int(cell is not None and self.end_is_due(cell))
         if (cell is None and speeds_left == 0) or not self._is_worth(speeds_left):
             return 0
-        return 1 + (not self._had_middle)
+        # After its own launch, what measures nothing asks for no other one.
+        end = speeds_left > 0 or not self._had_middle or self._last != cell
+        return int(end) + (not self._had_middle)
 
     def _is_worth(self, speeds_left: int) -> bool:
         return self._always or self._measured + speeds_left >= _LAUNCHES_MIN

@@ -89,8 +89,7 @@ class Repeated:
     def tell(self, cell: Cell, outcome: Outcome) -> None:
         """Learn from an attempt that has ended."""
         self._out.discard(cell)
-        again = outcome.purpose.repeats
-        if not (again and outcome.status in (Status.FAILED, Status.INTERRUPTED)):
+        if concerns_search(outcome):
             if self._held is not None and self._held.cell == cell:
                 self._held = None  # it asks once more, where it still wants to
             self._search.tell(cell, outcome)
@@ -182,6 +181,15 @@ class Repeated:
         """Launches that are left but for those of the reference cell, and how many with a speed."""
         further = self._replicates.lacking + (self._wanted - 1) * inner.speeds_left
         return inner.launches_left + further, inner.speeds_left + further
+
+
+def concerns_search(outcome: Outcome) -> bool:
+    """Whether the search is told: not of a launch of a measured cell that broke down.
+
+    Such a cell has its answer all the same.
+    """
+    broke = outcome.status in (Status.FAILED, Status.INTERRUPTED)
+    return not (outcome.purpose.repeats and broke)
 
 
 def _again(cell: Cell, purpose: Purpose) -> Ask:

@@ -1,0 +1,20 @@
+"""Launches of cells that were measured before, in words: they are told apart from the search's."""
+
+from __future__ import annotations
+
+from vllm_frontier.report.wording import several
+
+
+def launched_again(replicates: int, reference: int) -> str | None:
+    """What launches beside those of the search are for; None where there are none.
+
+    Args:
+        replicates: launches of measured cells again.
+        reference: launches of the reference cell.
+    """
+    words = []
+    if replicates:
+        words.append(f"{several(replicates, 'replicate', 'replicates')} of measured cells")
+    if reference:
+        words.append(f"{reference} to watch the speed of one cell")
+    return " and ".join(words) or None
