@@ -16,6 +16,7 @@ SWEEP = "rtx5090-qwen3.8-27b-nvfp4"
 AXES = {"depth", "graphs", "utilization"}
 COUNTS = (
     *("cells", "launches", "launches_measure", "launches_exhaustive", "wrong_cells"),
+    *("launches_replicate", "launches_reference"),
     *(
         "inferred_wrong",
         "inferred",
@@ -104,6 +105,7 @@ def test_the_document_has_every_key(tmp_path: Path) -> None:
     assert (found["sweep"], found["card"]) == (SWEEP, "Simulated RTX 5090")
     assert (found["search"], found["verify"]) == ("boundary", "boundaries")
     assert found["cells"] == 448
+    assert (found["launches_replicate"], found["launches_reference"]) == (0, 2)
     assert found["launches"] + found["launches_measure"] < 60
     assert found["wrong_cells"] == found["inferred_wrong"] == found["not_reached"] == 0
     assert len(found["boundaries"]) == 7 * 2 * 4
@@ -193,6 +195,28 @@ def test_every_cell_is_launched_where_the_sweep_says_so(rehearse: Any) -> None:
     check(found)
     assert found["launches"] == found["launches_exhaustive"] == found["cells"] > 0
     assert found["inferred"] == found["launches_measure"] == 0
+    assert found["launches_reference"] == 2
+
+
+def test_replicates_and_the_reference_cell_are_counted_apart(rehearse: Any) -> None:
+    plain, again = (
+        json.loads(rehearse(SWEEP, "--json", *words))
+        for words in (("workload.reference=false",), ("workload.replicates=3",))
+    )
+    check(again)
+    assert plain["launches_replicate"] == plain["launches_reference"] == 0
+    # Every measured cell twice more, the reference cell in the middle once less.
+    assert again["launches_replicate"] % 2 == 1
+    assert again["launches_replicate"] >= 2 * 14 - 1
+    assert again["launches_reference"] == 2
+    assert again["hours"] > plain["hours"] + 0.5
+    same = plain.keys() - {"launches_replicate", "launches_reference", "hours"}
+    assert {key: plain[key] for key in same} == {key: again[key] for key in same}
+    page = rehearse(SWEEP, "workload.replicates=3")
+    replicates = again["launches_replicate"]
+    assert f"And {replicates} replicates and 2 to watch the speed of one " in page
+    assert max(map(len, page.splitlines())) <= 80
+    assert "\nAnd " not in rehearse(SWEEP, "workload.reference=false")
 
 
 def test_a_budget_leaves_cells_without_an_answer(rehearse: Any) -> None:

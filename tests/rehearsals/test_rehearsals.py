@@ -135,7 +135,7 @@ def test_each_depth_with_and_without_graphs_is_measured_at_its_longest_window(
                 longest[group] = max(longest.get(group, 0), cell.context)
         measured: dict[tuple[int, bool], list[Cell]] = {}
         for each in found.launches:
-            if each.outcome.speed is not None:
+            if each.outcome.speed is not None and not each.ask.purpose.repeats:
                 cell = each.ask.cell
                 measured.setdefault((cell.depth, cell.graphs), []).append(cell)
         assert {
@@ -145,6 +145,21 @@ def test_each_depth_with_and_without_graphs_is_measured_at_its_longest_window(
         assert sum(len(cells) > 1 for cells in measured.values()) >= 1
         speeds = [each for each in found.launches if each.ask.purpose is Purpose.SPEED_CHECK]
         assert len(speeds) <= 1
+
+
+def test_one_measured_cell_is_launched_again_in_the_middle_and_at_the_end(
+    whole_maps: Sequence[Rehearsal],
+) -> None:
+    for found in whole_maps:
+        speeds = [each for each in found.launches if each.outcome.speed is not None]
+        again = [each for each in speeds if each.ask.purpose is Purpose.REFERENCE]
+        assert {each.ask.cell for each in again} == {speeds[0].ask.cell}
+        # At the end only where something was measured after the middle.
+        assert len(again) in (1, 2)
+        middle = found.launches.index(again[0]) / len(found.launches)
+        assert 0.35 <= middle <= 0.65
+        assert speeds[-1] is again[-1]
+        assert found.count(Purpose.REPLICATE) == 0
 
 
 def test_audits_are_three_inferred_cells(whole_maps: Sequence[Rehearsal]) -> None:

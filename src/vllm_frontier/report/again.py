@@ -14,7 +14,7 @@ def launched_again(replicates: int, reference: int) -> str | None:
     """
     words = []
     if replicates:
-        words.append(f"{several(replicates, 'replicate', 'replicates')} of measured cells")
+        words.append(several(replicates, "replicate", "replicates"))
     if reference:
         words.append(f"{reference} to watch the speed of one cell")
     return " and ".join(words) or None
