@@ -14,12 +14,15 @@
  *     card[@CARD] WORD          one of these words for every question about the card
  *     process[@CARD] PID GIB    a process that computes, in place of those that it else shows
  * FAKE_ASKED=FILE     every question for a counter adds its name as a line
+ * FAKE_HANG=FILE      no question for a counter is answered while this exists
+ * FAKE_SPIN_MS=N      every question for a counter takes that much of a core
  *
- * Compiled with -DOLD it lacks the functions that came with driver 535 and later.
+ * Compiled with -DOLD it lacks the functions that came with driver 510 and later.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -77,11 +80,20 @@ static int code_of(const char *word) {
     return OK;
 }
 
+static void take_time(void) {
+    const char *hang = getenv("FAKE_HANG");
+    clock_t end = clock() + atoi(setting("FAKE_SPIN_MS", "0")) * (CLOCKS_PER_SEC / 1000);
+    while (clock() < end) {
+    }
+    while (hang && access(hang, F_OK) == 0) usleep(5000);
+}
+
 /* A counter as the file has it; its value is left alone where the file has none. */
 static int counter(card_t *card, const char *name, double *value) {
     const char *path = getenv("FAKE_COUNTERS"), *asked = getenv("FAKE_ASKED");
     char line[256], word[64], said[64];
     int code = OK;
+    take_time();
     FILE *file = asked ? fopen(asked, "a") : NULL;
     if (file) {
         fprintf(file, "%s\n", name);
@@ -259,6 +271,11 @@ static int listed(const card_t *card, process_t *found, int room) {
     if (file) fclose(file);
     return number < 0 ? -1 : number + 1;
 }
+
+#ifdef OLD
+#define nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
+#define nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v2
+#endif
 
 int nvmlDeviceGetComputeRunningProcesses_v3(card_t *card, unsigned *count, process_t *list) {
     /* Above the highest pid that Linux gives. */

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_frontier.conditions import Sample
 from vllm_frontier.telemetry.host import GIB
 from vllm_frontier.telemetry.nvml import (
+    COMPUTING,
+    DRAWING,
     NVML,
     CardProcess,
+    Question,
     is_lost,
     merged_processes,
+    named,
     told_lost,
 )
 from vllm_frontier.telemetry.paced import Paced
 
 # Of a core: a list of processes is made anew for each question.
 _PROCESSES_COST = 1 / 500
-
-_Question = Callable[[Any, Any], Any]
 
 # The bits of NVML's clocks event reasons. The first, an idle card, is no throttling.
 REASONS: Mapping[int, str] = {
@@ -43,40 +45,28 @@ def reason_words(bits: int) -> tuple[str, ...]:
     return tuple(sorted(REASONS.get(bit, f"bit_{bit:#x}") for bit in set_bits if bit != _IDLE))
 
 
-def _named(name: str, *constants: str) -> _Question:
-    """The function of that name with constants of the module; older modules may lack it."""
-
-    def ask(nvml: Any, handle: Any) -> Any:
-        function = getattr(nvml, name, None)
-        if function is None:
-            raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        return function(handle, *(getattr(nvml, constant) for constant in constants))
-
-    return ask
-
-
 # Where there are several ways to ask, the first that the driver knows is used.
-_COUNTERS: Mapping[str, tuple[_Question, ...]] = {
+_COUNTERS: Mapping[str, tuple[Question, ...]] = {
     "memory": (
         # The second version leaves out what the driver keeps for itself.
-        _named("nvmlDeviceGetMemoryInfo", "nvmlMemory_v2"),
-        _named("nvmlDeviceGetMemoryInfo"),
+        named("nvmlDeviceGetMemoryInfo", "nvmlMemory_v2"),
+        named("nvmlDeviceGetMemoryInfo"),
     ),
-    "sm_clock": (_named("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),),
-    "memory_clock": (_named("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),),
-    "power": (_named("nvmlDeviceGetPowerUsage"),),
-    "power_limit": (_named("nvmlDeviceGetEnforcedPowerLimit"),),
+    "sm_clock": (named("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),),
+    "memory_clock": (named("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),),
+    "power": (named("nvmlDeviceGetPowerUsage"),),
+    "power_limit": (named("nvmlDeviceGetEnforcedPowerLimit"),),
     "temperature": (
-        _named("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
-        _named("nvmlDeviceGetTemperatureV", "NVML_TEMPERATURE_GPU"),
+        named("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+        named("nvmlDeviceGetTemperatureV", "NVML_TEMPERATURE_GPU"),
     ),
-    "utilization": (_named("nvmlDeviceGetUtilizationRates"),),
+    "utilization": (named("nvmlDeviceGetUtilizationRates"),),
     "reasons": (
-        _named("nvmlDeviceGetCurrentClocksEventReasons"),
-        _named("nvmlDeviceGetCurrentClocksThrottleReasons"),  # its name before driver 535
+        named("nvmlDeviceGetCurrentClocksEventReasons"),
+        named("nvmlDeviceGetCurrentClocksThrottleReasons"),  # its name before driver 535
     ),
-    "computing": (_named("nvmlDeviceGetComputeRunningProcesses"),),
-    "drawing": (_named("nvmlDeviceGetGraphicsRunningProcesses"),),
+    "computing": COMPUTING,
+    "drawing": DRAWING,
 }
 
 

@@ -92,6 +92,28 @@ class Nvml:
 
 NVML = Nvml()
 
+Question = Callable[[Any, Any], Any]
+"""Asks the module `pynvml` about a card, which its handle stands for."""
+
+
+def named(name: str, *constants: str) -> Question:
+    """The function of that name with constants of the module; older modules may lack it."""
+
+    def ask(nvml: Any, handle: Any) -> Any:
+        function = getattr(nvml, name, None)
+        if function is None:
+            raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return function(handle, *(getattr(nvml, constant) for constant in constants))
+
+    return ask
+
+
+# Without a version in their names, these fail on an older driver with what is no NVMLError.
+COMPUTING, DRAWING = (
+    tuple(named(f"nvmlDeviceGet{kind}RunningProcesses_{version}") for version in ("v3", "v2"))
+    for kind in ("Compute", "Graphics")
+)
+
 
 def cards() -> list[CardReading]:
     """The NVIDIA cards of this machine in PCI bus order; empty where there are none."""
@@ -204,12 +226,11 @@ def _memory(nvml: Any, handle: Any) -> Any | None:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[CardProcess, ...] | None:
-    return merged_processes(
-        [
-            _told(nvml.nvmlDeviceGetComputeRunningProcesses, handle),
-            _told(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
-        ]
-    )
+    lists = []
+    for ways in (COMPUTING, DRAWING):
+        answers = (_told(question, nvml, handle) for question in ways)
+        lists.append(next((each for each in answers if each is not None), None))
+    return merged_processes(lists)
 
 
 def merged_processes(lists: Sequence[Sequence[Any] | None]) -> tuple[CardProcess, ...] | None:

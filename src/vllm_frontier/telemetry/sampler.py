@@ -170,6 +170,7 @@ class Thinned:
         self._limit = limit
         self._numbers: list[int] = []
         self._next = 0
+        self._stride = 2
         self.kept: list[_Round] = []
 
     def append(self, found: _Round) -> None:
@@ -177,10 +178,10 @@ class Thinned:
         self.kept.append(found)
         self._numbers.append(self._next)
         self._next += 1
-        stride = 2
         while len(self.kept) > self._limit:
-            places = [at for at, number in enumerate(self._numbers) if number % stride == 0]
-            if len(places) <= max(1, self._limit // 2):
+            places = [at for at, number in enumerate(self._numbers) if number % self._stride == 0]
+            if len(places) <= self._limit // 2:
                 self.kept = [self.kept[at] for at in places]
                 self._numbers = [self._numbers[at] for at in places]
-            stride *= 2
+            else:
+                self._stride *= 2

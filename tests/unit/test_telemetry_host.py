@@ -1,0 +1,197 @@
+"""What the kernel tells of this machine: processor time, clocks, temperature."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vllm_frontier.conditions import HOST
+from vllm_frontier.telemetry import Sampler
+from vllm_frontier.telemetry.host import CpuState, CpuTimes
+
+SPIN = "import sys; print(flush=True)\nwhile True: pass"
+
+
+@pytest.fixture
+def spinning() -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def used_s(pid: int) -> float:
+    told = psutil.Process(pid).cpu_times()
+    return float(told.user + told.system)
+
+
+def test_cores_of_the_launch_and_of_others(spinning: subprocess.Popen[str]) -> None:
+    mine, theirs = CpuTimes(), CpuTimes()
+    assert mine.read([spinning.pid]) == (None, None)
+    assert theirs.read([]) == (None, None)
+    began, before = time.monotonic(), used_s(spinning.pid)
+    time.sleep(0.6)
+    used, others = mine.read([spinning.pid])
+    nothing, all_of_it = theirs.read([])
+    assert used is not None
+    assert others is not None
+    assert all_of_it is not None
+    # The kernel counts in hundredths of a second.
+    assert used == pytest.approx(
+        (used_s(spinning.pid) - before) / (time.monotonic() - began), abs=0.06
+    )
+    assert nothing == 0.0
+    assert all_of_it == pytest.approx(others + used, abs=0.2)
+    assert 0 <= others <= (os.cpu_count() or 1)
+    # Too soon to tell anything new.
+    assert mine.read([spinning.pid]) == (used, others)
+
+
+def test_own_processes_count_for_nobody(spinning: subprocess.Popen[str]) -> None:
+    with_it, without = CpuTimes(), CpuTimes([spinning.pid])
+    for times in (with_it, without):
+        times.read([])
+    before = used_s(spinning.pid)
+    time.sleep(0.6)
+    spun = (used_s(spinning.pid) - before) / 0.6
+    (_, all_of_it), (_, others) = with_it.read([]), without.read([])
+    assert all_of_it is not None
+    assert others is not None
+    assert spun > 0.1
+    assert all_of_it - others == pytest.approx(spun, abs=0.2)
+
+
+def test_a_process_that_begins_meanwhile_counts_from_its_beginning() -> None:
+    times = CpuTimes()
+    old = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+    time.sleep(0.3)
+    times.read([])
+    young = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+    try:
+        time.sleep(0.4)
+        used, _ = times.read([old.pid, young.pid])
+        spun = used_s(young.pid) / 0.4
+    finally:
+        for each in (old, young):
+            each.kill()
+            each.communicate()
+    # What the other used by then is not of this while.
+    assert used == pytest.approx(spun, abs=0.1)
+
+
+def test_a_host_sample_has_what_the_kernel_tells(spinning: subprocess.Popen[str]) -> None:
+    with Sampler(pids=lambda: [spinning.pid], phase=lambda: "load") as sampler:
+        sampler.look()
+        time.sleep(0.3)
+        sampler.look()
+    sample = sampler.samples[-1]
+    assert (sample.card, sample.phase) == (HOST, "load")
+    assert sample.memory_used_gib == sampler.peak_gib
+    assert 0.001 < (sample.memory_used_gib or 0) < 0.1
+    assert (sample.cpu_cores or 0) > 0.05
+    assert sample.foreign_cores is not None
+    assert abs(sample.at - time.time()) < 60
+    # What only a card has.
+    assert sample.power_w is sample.sm_clock_mhz is sample.foreign_processes is None
+    assert sampler.power_limit_w is sampler.lost is None
+
+
+def test_a_tree_is_listed_only_as_often_as_that_is_cheap() -> None:
+    asked = []
+
+    def members() -> list[int]:
+        asked.append(time.monotonic())
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        return [os.getpid()]
+
+    with Sampler(pids=members, interval_s=0.02) as sampler:
+        time.sleep(1.0)
+    assert len(sampler.samples) > 5
+    # A millisecond each, and 300 times as long without.
+    assert 2 <= len(asked) <= 5
+
+
+# -- clocks and temperature ----------------------------------------------------------------------
+
+
+def system(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return folder
+
+
+def test_clocks_are_the_mean_of_all_cores(tmp_path: Path) -> None:
+    files = {
+        "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3000000",
+        "devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "5000000",
+        "devices/system/cpu/cpu2/cpufreq/scaling_cur_freq": "<unknown>",
+        "devices/system/cpu/cpufreq/boost": "1",
+    }
+    assert CpuState(system(tmp_path, files)).mhz() == 4000.0
+
+
+def test_clocks_come_from_cpuinfo_where_sysfs_has_none(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("cpu MHz\t\t: 2596.5\nflags\t: fpu\n\ncpu MHz\t\t: 2600.5\n")
+    assert CpuState(tmp_path, cpuinfo).mhz() == 2598.5
+    cpuinfo.write_text("processor\t: 0\nBogoMIPS\t: 48.00\n")  # as on ARM
+    assert CpuState(tmp_path, cpuinfo).mhz() is None
+    assert CpuState(tmp_path, tmp_path / "none").mhz() is None
+
+
+CHIP = {"class/hwmon/hwmon0/name": "nvme", "class/hwmon/hwmon0/temp1_input": "99000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "degrees"),
+    [
+        ({}, None),
+        (
+            {
+                "class/hwmon/hwmon1/name": "coretemp",
+                "class/hwmon/hwmon1/temp1_label": "Package id 0",
+                "class/hwmon/hwmon1/temp1_input": "61000",
+                "class/hwmon/hwmon1/temp2_label": "Core 0",
+                "class/hwmon/hwmon1/temp2_input": "70000",
+                "class/hwmon/hwmon2/name": "coretemp",
+                "class/hwmon/hwmon2/temp1_label": "Package id 1",
+                "class/hwmon/hwmon2/temp1_input": "64500",
+            },
+            64.5,
+        ),
+        (
+            {
+                "class/hwmon/hwmon1/name": "k10temp",
+                "class/hwmon/hwmon1/temp1_label": "Tctl",  # 27 degrees too many, on some
+                "class/hwmon/hwmon1/temp1_input": "95000",
+                "class/hwmon/hwmon1/temp2_label": "Tdie",
+                "class/hwmon/hwmon1/temp2_input": "68000",
+            },
+            68.0,
+        ),
+        ({"class/hwmon/hwmon1/name": "cpu_thermal", "class/hwmon/hwmon1/temp1_input": "52"}, 0.052),
+        (
+            {
+                "class/thermal/thermal_zone0/type": "acpitz",
+                "class/thermal/thermal_zone0/temp": "27800",
+                "class/thermal/thermal_zone1/type": "x86_pkg_temp",
+                "class/thermal/thermal_zone1/temp": "58000",
+            },
+            58.0,
+        ),
+    ],
+)
+def test_the_temperature_is_that_of_the_package(
+    tmp_path: Path, files: dict[str, str], degrees: float | None
+) -> None:
+    assert CpuState(system(tmp_path, CHIP | files)).temperature_c() == degrees
