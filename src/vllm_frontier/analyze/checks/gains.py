@@ -226,14 +226,15 @@ def _lines(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _off_the_line(depths: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By the straight line through all other depths: the log step, and which depths stray.
+    """By the straight line through all other depths: the log step, and which depth strays.
 
-    One depth that strays bends the lines through which its neighbours are judged: it is told only
-    where the others lie well on theirs.
+    One depth that strays bends the lines by which its neighbours are judged. So only that one may
+    stray without which the others lie best on theirs.
     """
     line, strays = np.full(len(depths), np.nan), np.zeros(len(depths), dtype=bool)
     if len(depths) <= _OTHERS:
         return line, strays
+    left = np.full(len(depths), np.inf)  # how far the others lie off their own line
     for place, depth in enumerate(depths):
         x, y = np.delete(depths, place), np.delete(steps, place)
         spread = ((x - x.mean()) ** 2).sum()
@@ -243,8 +244,9 @@ def _off_the_line(depths: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np
         if expected <= 0 or (fitted <= 0).any():
             continue
         line[place] = np.log(expected)
+        left[place] = np.abs(y / fitted - 1).max()
+        unsure = np.sqrt(1 + 1 / len(x) + (depth - x.mean()) ** 2 / spread)
         off = abs(steps[place] / expected - 1)
-        others = np.abs(y / fitted - 1).max()
-        known = np.sqrt(1 + 1 / len(x) + (depth - x.mean()) ** 2 / spread)
-        strays[place] = off > OFF_THE_LINE * known and others < off / 3
+        strays[place] = off > OFF_THE_LINE * unsure and left[place] < off / 3
+    strays &= left == left.min()
     return line, strays

@@ -130,7 +130,10 @@ def drift(evidence: Evidence) -> Judgement:
     if trend.spread is None:
         # Two launches differ by more than their runs do; by how much, nothing here tells.
         runs = 2 * 1.57**0.5 * (evidence.noise or 0.0)
-        limit, against = max(float(np.log1p(LAUNCHES_DIFFER)), runs), "too few launches tell"
+        limit, against = (
+            max(float(np.log1p(LAUNCHES_DIFFER)), runs),
+            "too few launches tell how much they differ",
+        )
     else:
         limit = max(float(np.log1p(TIE)), trend.sure() * trend.spread * 2**0.5)
         against = f"launches of a cell differ by {_share(trend.spread)} (standard deviation)"

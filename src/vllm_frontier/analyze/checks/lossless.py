@@ -53,7 +53,7 @@ def lossless(evidence: Evidence) -> Judgement:
     every = figure(1 / pl.col("value"), 0).str.strip_suffix(".0")
     what = pl.when("_by_tokens").then(pl.lit("token")).otherwise(pl.lit("character"))
     part = pl.format(
-        "{} of {} those of depth 0; the others part once in {} tokens, first at {} {}: {}",
+        "{} of {} those of depth 0; they part once in {} tokens, first at {} {}: {}",
         percent(alike),
         counted(pl.col("n"), "output is", "outputs are"),
         every,

@@ -1,0 +1,146 @@
+"""The table of all checks: published figures, nothing at all, and nonsense."""
+
+import csv
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from checked_sweep import Row, decode, launch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_frontier.analyze.checks import NAMES, Verdict, checks
+from vllm_frontier.store.schema import SCHEMAS
+from vllm_frontier.store.tables import frame, parquet
+
+PUBLISHED = Path(__file__).parent / "data" / "decode_speed.csv"
+WORDS = {verdict.value for verdict in Verdict}
+
+
+def found(trials: list[Row], runs: list[Row]) -> pl.DataFrame:
+    return checks(frame("trials", trials).lazy(), frame("runs", runs).lazy()).collect()
+
+
+@pytest.fixture(scope="module")
+def published() -> pl.DataFrame:
+    """Every launch as it was published: one figure a task, medians of three runs."""
+    trials, runs = {}, []
+    for line in csv.DictReader(PUBLISHED.read_text().splitlines()):
+        depth, drafts = int(line["depth"]), 1000
+        context, graphs = int(line["context"]), line["graphs"] == "true"
+        attempt = "AB".index(line["series"]) + 1
+        each = launch(depth, attempt=attempt, hours=attempt, context=context, graphs=graphs)
+        trials[each["cell_id"], attempt] = each
+        counters = {}
+        if line["accepted_share"]:
+            accepted = round(float(line["accepted_share"]) * depth * drafts)
+            drafted = depth * drafts
+            counters = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
+        runs += decode(each, float(line["decode_tok_s"]), task=line["task"], **counters)
+    return found(list(trials.values()), runs)
+
+
+def test_a_baseline_that_is_too_low_is_noticed(published: pl.DataFrame) -> None:
+    row = published.filter(check="speedup_bound", depth=1, task="edit").to_dicts()[0]
+    assert (row["verdict"], row["expected"]) == ("fail", 2.0)
+    assert row["value"] == pytest.approx(49.9 / 23.7)
+    assert row["detail"].startswith("2.11 times the speed of depth 0, where 2.0 is the most")
+    # The prose of depth 4 is within what is possible.
+    row = published.filter(check="speedup_bound", depth=4, task="prose").to_dicts()[0]
+    assert row["verdict"] == "pass"
+
+
+def test_two_series_of_a_day_that_differ_by_a_sixth_are_noticed(published: pl.DataFrame) -> None:
+    (row,) = published.filter(check="series_gap").to_dicts()
+    assert (row["verdict"], row["depth"], row["graphs"], row["attempt"]) == ("warn", 4, False, 2)
+    assert row["value"] == pytest.approx((97 / 115.4 * 81 / 96.9 * 70 / 83.9) ** (1 / 3))
+    assert row["detail"].startswith("16 % slower than attempt 1 of the same cell (3 runs compared")
+
+
+def test_the_table_has_the_columns_of_the_schema(published: pl.DataFrame) -> None:
+    assert published.schema == frame("checks").schema
+    assert parquet("checks", published)
+    assert set(published["check"]) == set(NAMES)
+    assert set(published["sweep"]) == {"demo"}
+    assert set(published["engine"]) == {"vllm"}
+    of_cells = published.filter(pl.col("cell_id").is_not_null())
+    assert of_cells["extra"].null_count() == 0
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [launch(0, attempt=0, status="inferred")],
+        [launch(0, status="infeasible"), launch(2, status="failed")],
+    ],
+)
+def test_of_nothing_every_check_says_that_it_knows_nothing(trials: list[Row]) -> None:
+    table = found(trials, [])
+    assert table["check"].to_list() == list(NAMES)
+    assert set(table["verdict"]) == {"unknown"}
+    assert set(table["detail"]) == {"no cell is measured yet"}
+    assert table["cell_id"].null_count() == len(NAMES)
+
+
+def test_rows_without_any_figure_are_no_finding() -> None:
+    each = launch(2)
+    bare = {"cell_id": each["cell_id"], "attempt": 1}
+    kinds = ("decode", "prefill", "fill", "probe", None)
+    table = found([each], [bare | {"kind": kind} for kind in kinds])
+    assert set(table["verdict"]) == {"unknown"}
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Anything that a column may hold, nulls often."""
+    if pa.types.is_list(kind):
+        return st.none() | st.lists(values(kind.value_type), max_size=3)
+    if pa.types.is_boolean(kind):
+        return st.none() | st.booleans()
+    if pa.types.is_integer(kind):
+        return st.none() | st.integers(-2, 5)
+    if pa.types.is_floating(kind):
+        odd = [0.0, 1.0, 2.0, 50.0, 1e-300, 1e300, -1.0, float("nan"), float("inf")]
+        return st.none() | st.sampled_from(odd)
+    if pa.types.is_timestamp(kind):
+        return st.none() | st.sampled_from([datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2)])
+    return st.none() | st.sampled_from(["a", "b", "{}"])
+
+
+def rows_of(table: str, **told: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Row]]:
+    columns = {field.name: values(field.type) for field in SCHEMAS[table]}
+    return st.lists(st.fixed_dictionaries(columns | told), max_size=6)
+
+
+CELLS = {"cell_id": st.sampled_from(["a", "b", None]), "attempt": st.sampled_from([0, 1, 2, None])}
+TRIALS = rows_of(
+    "trials",
+    **CELLS,
+    status=st.sampled_from(["measured", "measured", "inferred", "failed", None]),
+    purpose=st.sampled_from(["proof", "reference", "replicate", None]),
+    spec_state=st.sampled_from(["working", "suspect", None]),
+    depth=st.sampled_from([0, 1, 2, None]),
+)
+RUNS = rows_of(
+    "runs",
+    **CELLS,
+    kind=st.sampled_from(["decode", "decode", "prefill", "fill", "probe", None]),
+    concurrency=st.sampled_from([1, 1, 2, None]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(TRIALS, RUNS)
+def test_whatever_the_tables_hold_every_check_speaks(trials: list[Row], runs: list[Row]) -> None:
+    table = found(trials, runs)
+    assert set(table["check"]) == set(NAMES)
+    assert set(table["verdict"]) <= WORDS
+    assert table["detail"].null_count() == 0
+    for name in ("value", "expected"):
+        assert table[name].drop_nulls().is_finite().all()
+    subjects = table.filter(pl.col("verdict") != "unknown")
+    assert subjects["cell_id"].null_count() == 0
+    assert parquet("checks", table)
