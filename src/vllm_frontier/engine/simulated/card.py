@@ -101,6 +101,10 @@ class TimeFigures:
     scale: float = 0.01
 
 
+SPOILING = ("garbage", "garbage_sampled")
+"""Faults that end nothing: what is written makes no sense, always or where it is sampled."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Something that goes wrong on purpose: what, in which phase, for which cells, how often."""

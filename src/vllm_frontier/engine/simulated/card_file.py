@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import yaml
 
 from vllm_frontier.engine.simulated.card import (
+    SPOILING,
     CardFigures,
     Fault,
     MemoryFigures,
@@ -50,6 +51,7 @@ FAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     "refuse": ("fill", "measure"),
     "error": ("fill", "measure"),
     "contended": ("profile",),
+    **dict.fromkeys(SPOILING, ("measure",)),
 }
 
 _BYTES_MAX = 2**20  # the longest of the bundled files has some kB
@@ -270,6 +272,8 @@ def _fault(data: object, where: str) -> Fault:
         isinstance(times, bool) or not isinstance(times, int) or not 1 <= times <= _MOST
     ):
         raise ConfigError(f"{where}.times must be a whole number from 1, not {_shown(times)}")
+    if times is not None and kind in SPOILING:
+        raise ConfigError(f"{where}.times has no meaning for {kind}, which lasts")
     when = {} if values.get("when") is None else _mapping(values["when"], f"{where}.when")
     axes = {name: _axis_values(name, value, f"{where}.when.{name}") for name, value in when.items()}
     return Fault(kind=kind, at=at, when=axes, times=times)

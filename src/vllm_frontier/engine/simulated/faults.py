@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_frontier.engine.simulated.card import Fault
+from vllm_frontier.engine.simulated.card import SPOILING, Fault
 from vllm_frontier.grid import Cell
 
 STATE_VARIABLE = "VLLM_FRONTIER_SWEEP_DIR"
@@ -47,11 +47,17 @@ class FaultBook:
         return replace(self, axes={**self.axes, **extra, **cell.axes()})
 
     def take(self, phase: str) -> str | None:
-        """The kind of the fault that is due in a phase, which is thereby counted."""
+        """The kind of the fault that is due in a phase and ends it, which is thereby counted."""
         for fault in self.faults:
-            if fault.at == phase and fault.matches(self.axes) and self._due(fault):
+            ends = fault.kind not in SPOILING
+            if ends and fault.at == phase and fault.matches(self.axes) and self._due(fault):
                 return fault.kind
         return None
+
+    def spoils(self, *, sampled: bool) -> bool:
+        """Whether what is written makes no sense."""
+        kinds = SPOILING if sampled else SPOILING[:1]
+        return any(fault.kind in kinds and fault.matches(self.axes) for fault in self.faults)
 
     def _due(self, fault: Fault) -> bool:
         if fault.times is None:

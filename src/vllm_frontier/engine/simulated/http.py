@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from vllm_frontier.engine.simulated import log, refusals
-from vllm_frontier.engine.simulated.protocol import Asked, as_json, event, read_request
+from vllm_frontier.engine.simulated.protocol import Asked, Part, as_json, event, read_request
 from vllm_frontier.engine.simulated.refusals import ENGINE_DEAD, ApiError
 from vllm_frontier.engine.simulated.service import Answer, EngineDied, Service
 from vllm_frontier.engine.simulated.text import chat_ids, message_texts, token_ids
@@ -157,13 +157,18 @@ class _Handler(BaseHTTPRequestHandler):
         service = self._service
         wording = service.wording(asked)
         try:
-            text = "".join(service.generate(asked, laid_out))
+            parts = list(service.generate(asked, laid_out))
         except EngineDied:
             service.tell_dead("Engine Exception caught.")
             self._refuse(ApiError(500, ENGINE_DEAD))
             return
         usage = service.usage(asked, laid_out)
-        self._send_json(200, wording.whole(text, laid_out.reason, usage, laid_out.stop))
+        text, ids = (
+            "".join(part.text for part in parts),
+            [each for part in parts for each in part.ids],
+        )
+        whole = wording.whole(Part(text, ids), laid_out.reason, usage, laid_out.stop)
+        self._send_json(200, whole)
 
     def _stream(self, asked: Asked, laid_out: Answer) -> None:
         self.send_response(200)
@@ -180,12 +185,12 @@ class _Handler(BaseHTTPRequestHandler):
         last = len(laid_out.decoding.steps)
         opened = False
         try:
-            for index, text in enumerate(service.generate(asked, laid_out)):
+            for index, part in enumerate(service.generate(asked, laid_out)):
                 if not opened and (opening := wording.opening()):
                     yield opening
                 opened = True
                 ending = (laid_out.reason, laid_out.stop) if index == last else ()
-                yield wording.chunk(text, *ending)
+                yield wording.chunk(part, *ending, first=index == 0)
             if asked.usage:
                 yield wording.usage_chunk(service.usage(asked, laid_out))
         except EngineDied:

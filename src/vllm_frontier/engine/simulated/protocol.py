@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_frontier.engine.simulated import refusals
+from vllm_frontier.engine.simulated.likelihood import TOP_MAX, prompt_logprobs
 from vllm_frontier.engine.simulated.refusals import ApiError, Fault
 from vllm_frontier.engine.simulated.text import (
     VOCABULARY,
@@ -38,11 +39,14 @@ class Asked:
     usage: bool
     cache_salt: str = ""
     stop: tuple[str, ...] = ()
+    seed: int | None = None  # of a sampled answer
+    token_ids: bool = False
+    prompt_logprobs: int | None = None
 
     def run_key(self) -> str:
         """What tells this run from others of the cell."""
         digest = hashlib.sha256(array("q", self.ids).tobytes())
-        return f"{digest.hexdigest()[:16]} {self.max_tokens}"
+        return " ".join((digest.hexdigest()[:16], f"{self.max_tokens}", self.cache_salt))
 
 
 def read_request(body: Any, *, chat: bool, model: str, window: int) -> Asked | ApiError:
@@ -58,7 +62,7 @@ def read_request(body: Any, *, chat: bool, model: str, window: int) -> Asked | A
     wrong = _wrong_form(body, chat=chat)
     if wrong is None and body.get("model") not in (None, model):
         wrong = refusals.unknown_model(body["model"], model)
-    wrong = wrong or _wrong_value(body)
+    wrong = wrong or _wrong_value(body) or _wrong_logprobs(body)
     if wrong is not None:
         return wrong
     wanted = _wanted_tokens(body)
@@ -84,6 +88,9 @@ def read_request(body: Any, *, chat: bool, model: str, window: int) -> Asked | A
         usage=bool((body.get("stream_options") or {}).get("include_usage")),
         cache_salt=str(body.get("cache_salt") or ""),
         stop=(stop,) if isinstance(stop, str) else tuple(str(each) for each in stop if each),
+        seed=int(body.get("seed") or 0) if body.get("temperature") else None,
+        token_ids=bool(body.get("return_token_ids")),
+        prompt_logprobs=body.get("prompt_logprobs"),
     )
 
 
@@ -185,6 +192,25 @@ def _wrong_value(body: dict[str, Any]) -> ApiError | None:
     return None
 
 
+def _wrong_logprobs(body: dict[str, Any]) -> ApiError | None:
+    wanted = body.get("prompt_logprobs")
+    if wanted is None:
+        return None
+    if type(wanted) is not int:
+        told = "`prompt_logprobs` must be an integer."
+    elif body.get("stream") and wanted != 0:
+        told, wanted = "`prompt_logprobs` are not available when `stream=True`.", None
+    elif wanted < 0:
+        told = "`prompt_logprobs` must be a positive value or -1."
+    elif wanted > TOP_MAX:
+        told = (
+            f"Requested prompt logprobs of {wanted}, which is greater than max allowed: {TOP_MAX}"
+        )
+    else:
+        return None
+    return refusals.wrong_value(told, "prompt_logprobs", wanted)
+
+
 def _chat_prompt(body: dict[str, Any]) -> tuple[Sequence[int], str, bool]:
     texts = message_texts(body["messages"])
     asked = [text for role, text in texts if role == "user"]
@@ -202,6 +228,14 @@ def _plain_prompt(body: dict[str, Any]) -> tuple[Sequence[int], str, bool]:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Some tokens of an answer: their text and their ids."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Wording:
     """The bodies of one answer."""
 
@@ -215,38 +249,59 @@ class Wording:
         if not self.asked.chat:
             return b""
         choice = {"index": 0, "delta": {"role": "assistant", "content": ""}}
-        return event(self._head(stream=True) | {"choices": [choice | _ending(None)]})
+        head = self._head(stream=True) | {"choices": [choice | _ending(None)]}
+        return event(head | self._prompt_ids())
 
-    def chunk(self, text: str, reason: str | None = None, stop: str | None = None) -> bytes:
+    def chunk(
+        self,
+        part: Part,
+        reason: str | None = None,
+        stop: str | None = None,
+        *,
+        first: bool = False,
+    ) -> bytes:
         """One event of a stream; `stop` is the text that ended the answer."""
         choice: dict[str, Any] = {"index": 0}
-        choice |= {"delta": {"content": text}} if self.asked.chat else {"text": text}
-        return event(self._head(stream=True) | {"choices": [choice | _ending(reason, stop)]})
+        choice |= {"delta": {"content": part.text}} if self.asked.chat else {"text": part.text}
+        choice |= _ending(reason, stop)
+        if self.asked.token_ids:
+            choice["token_ids"] = part.ids
+            choice |= self._prompt_ids() if first and not self.asked.chat else {}
+        return event(self._head(stream=True) | {"choices": [choice]})
 
     def usage_chunk(self, usage: dict[str, Any]) -> bytes:
         """The last event of a stream whose usage was asked for."""
         return event(self._head(stream=True) | {"choices": [], "usage": usage})
 
     def whole(
-        self, text: str, reason: str, usage: dict[str, Any], stop: str | None = None
+        self, part: Part, reason: str, usage: dict[str, Any], stop: str | None = None
     ) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        choice: dict[str, Any] = {"index": 0}
-        if self.asked.chat:
+        asked, choice = self.asked, {"index": 0, **_ending(reason, stop)}
+        about_prompt = self._prompt_ids() if asked.token_ids else {}
+        if asked.prompt_logprobs is not None:
+            about_prompt["prompt_logprobs"] = prompt_logprobs(asked.ids, asked.prompt_logprobs)
+        if asked.token_ids:
+            choice["token_ids"] = part.ids
+        if asked.chat:
             choice["message"] = {
                 "role": "assistant",
-                "content": text,
+                "content": part.text,
                 **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning")),
             }
         else:
-            choice["text"] = text
+            choice |= {"text": part.text, **about_prompt}
         return self._head(stream=False) | {
-            "choices": [choice | _ending(reason, stop)],
+            "choices": [choice],
             "service_tier": None,
             "system_fingerprint": _FINGERPRINT,
             "usage": usage,
             "kv_transfer_params": None,
+            **(about_prompt if asked.chat else {}),
         }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": list(self.asked.ids)} if self.asked.token_ids else {}
 
     def _head(self, *, stream: bool) -> dict[str, Any]:
         kind = "text_completion"

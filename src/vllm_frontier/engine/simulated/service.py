@@ -12,10 +12,18 @@ from vllm_frontier.engine.simulated import log
 from vllm_frontier.engine.simulated.card import simulate_start
 from vllm_frontier.engine.simulated.metrics import Metrics
 from vllm_frontier.engine.simulated.processes import Channel, Launch, commit_fault
-from vllm_frontier.engine.simulated.protocol import Asked, Wording, usage_of
+from vllm_frontier.engine.simulated.protocol import Asked, Part, Wording, usage_of
 from vllm_frontier.engine.simulated.refusals import ENGINE_DEAD
 from vllm_frontier.engine.simulated.requests import Decoding, PrefixCache, plan_decoding
-from vllm_frontier.engine.simulated.text import answer, pieces, stopped, task_of, token_ids
+from vllm_frontier.engine.simulated.text import (
+    answer,
+    garbage,
+    ids_of,
+    pieces,
+    stopped,
+    task_of,
+    token_ids,
+)
 
 _PING_S = 0.05  # how often a running request asks whether the worker still lives
 
@@ -35,14 +43,14 @@ class Answer:
     fills: bool
     fault: str | None = None
 
-    def parts(self) -> list[tuple[float, str]]:
-        """Simulated seconds after the request began, and the text that is there by then."""
+    def parts(self) -> list[tuple[float, Part]]:
+        """Simulated seconds after the request began, and what is there by then."""
         ends = [0.0, *self.decoding.ends_s()]
         rest = iter(self.pieces)
         sizes = [1, *self.decoding.steps]
-        texts = ["".join(itertools.islice(rest, size)) for size in sizes]
+        parts = [part_of(list(itertools.islice(rest, size))) for size in sizes]
         return [
-            (self.decoding.prefill_s + end, text) for end, text in zip(ends, texts, strict=True)
+            (self.decoding.prefill_s + end, part) for end, part in zip(ends, parts, strict=True)
         ]
 
 
@@ -99,7 +107,13 @@ class Service:
         """Decide everything about an answer."""
         with self._cache_lock:
             cached = self._cache.take(asked.ids, asked.cache_salt)
-        written, ended = answer(asked.text, asked.max_tokens, endless=asked.endless)
+        if asked.prompt_logprobs is not None:
+            cached = 0  # nobody remembers how probable it was
+        written, ended = answer(
+            asked.text, asked.max_tokens, endless=asked.endless, seed=asked.seed
+        )
+        if self.launch.faults.spoils(sampled=asked.seed is not None):
+            written = garbage(written)
         written, stop = stopped(written, asked.stop)
         decoding = plan_decoding(
             self.launch.card,
@@ -122,7 +136,7 @@ class Service:
             fault=self.launch.faults.take("fill" if fills else "measure"),
         )
 
-    def generate(self, asked: Asked, laid_out: Answer) -> Iterator[str]:
+    def generate(self, asked: Asked, laid_out: Answer) -> Iterator[Part]:
         """Give the parts of an answer when they are due; stops early when the engine dies.
 
         Raises:
@@ -148,7 +162,7 @@ class Service:
         details = self.launch.options.prompt_details
         return usage_of(len(asked.ids), len(laid_out.pieces), laid_out.cached, details=details)
 
-    def _timed_parts(self, laid_out: Answer) -> Iterator[str]:
+    def _timed_parts(self, laid_out: Answer) -> Iterator[Part]:
         began = time.monotonic()
         scale = self.launch.card.time.scale
         fault = laid_out.fault
@@ -158,11 +172,11 @@ class Service:
         parts = laid_out.parts()
         # A long prompt exhausts the memory before it is through, anything else half-way.
         breaks_at = 0 if laid_out.fills else len(parts) // 2
-        for index, (due, text) in enumerate(parts):
+        for index, (due, part) in enumerate(parts):
             if fault is not None and index == breaks_at:
                 self._break(fault)
             self._wait_until(began + due * scale)
-            yield text
+            yield part
 
     def _break(self, fault: str) -> None:
         if fault == "kill":
@@ -194,6 +208,11 @@ class Service:
         frames = (("v1/engine/async_llm.py", 849, "output_handler"),)
         error = f"vllm.v1.engine.exceptions.EngineDeadError: {ENGINE_DEAD}"
         self._log.failure("serving.py:500", where, frames, error)
+
+
+def part_of(written: Sequence[str]) -> Part:
+    """Tokens as they are sent."""
+    return Part("".join(written), ids_of(written))
 
 
 class EngineDied(Exception):  # noqa: N818  (the name says what happened)

@@ -1,15 +1,17 @@
 """What a simulated model reads and writes: tokens, tasks, deterministic answers.
 
-A token is a short piece of text; its id is a checksum of the piece. Answers depend on the
-prompt alone: speculation and graphs change how fast they come, never what they say.
+A token is a short piece of text; its id is a checksum of the piece. Greedy answers depend on the
+prompt alone, sampled ones on the seed too: speculation and graphs change how fast they come, never
+what they say.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -35,6 +37,8 @@ _OBJECTS = (
     *("the rest of the file", "every second line"),
 )
 _ENDINGS = (", as expected", ", one at a time", ", before anything else", ", as a rule")
+_NOISE = "bcdfghjklmnpqrstvwxz"
+_DRAWS = 1500  # texts from which the model's words are taken
 _NAMES = (
     *("items", "limit", "buffer", "index", "total", "window", "blocks", "answer", "offset"),
     *("count", "ring", "value"),
@@ -48,8 +52,13 @@ def pieces(text: str) -> list[str]:
 
 def token_ids(text: str) -> list[int]:
     """The token ids of a text."""
+    return ids_of(pieces(text))
+
+
+def ids_of(tokens: Iterable[str]) -> list[int]:
+    """The ids of tokens that are given by what they stand for."""
     span = VOCABULARY - _FIRST_ID
-    return [_FIRST_ID + zlib.crc32(piece.encode()) % span for piece in pieces(text)]
+    return [_FIRST_ID + zlib.crc32(piece.encode()) % span for piece in tokens]
 
 
 def chat_ids(messages: Sequence[tuple[str, str]]) -> list[int]:
@@ -79,30 +88,49 @@ def task_of(prompt: str) -> str:
     return min(found)[1] if found else "prose"
 
 
-def answer(prompt: str, tokens: int, *, endless: bool) -> tuple[list[str], bool]:
+def answer(
+    prompt: str, tokens: int, *, endless: bool, seed: int | None = None
+) -> tuple[list[str], bool]:
     """The pieces of the answer to a prompt.
 
     Args:
         prompt: the text of the request, or anything that tells it from others.
         tokens: how many tokens it may have at most.
         endless: whether it goes on after its natural end.
+        seed: of a sampled answer; None: it is greedy.
 
     Returns:
         The pieces, and whether the answer came to its natural end.
     """
     task = task_of(prompt)
+    source = prompt if seed is None else f"{prompt} {seed}"
     file = _FILE.search(prompt)
     if task == "edit" and file:
         whole = pieces(f"```python\n{file.group(1)}```")
         ended = len(whole) <= tokens and not endless
         stream: Iterator[str] = iter(whole)
         if endless:
-            stream = _chain(stream, _written("prose", prompt))
+            stream = _chain(stream, _written("prose", source))
     else:
         ended = tokens >= _NATURAL_TOKENS and not endless
-        stream = _written(task, prompt)
+        stream = _written(task, source)
         tokens = tokens if endless else min(tokens, _NATURAL_TOKENS)
     return list(islice(stream, tokens)), ended
+
+
+def garbage(written: Sequence[str]) -> list[str]:
+    """As many tokens that no model would write."""
+    draw = random.Random(zlib.crc32("".join(written).encode()))
+    return [" " + "".join(draw.choices(_NOISE, k=4)) for _ in written]
+
+
+@functools.cache
+def own_words() -> Mapping[int, str]:
+    """What the model writes by itself, by token id."""
+    draw = random.Random(0)
+    texts = [write(draw) for write in (_sentence, _function) for _ in range(_DRAWS)]
+    words = [piece for text in ("```python\n```", *texts) for piece in pieces(text)]
+    return dict(zip(ids_of(words), words, strict=True))
 
 
 def stopped(written: Sequence[str], stops: Sequence[str]) -> tuple[list[str], str | None]:
