@@ -11,7 +11,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from vllm_frontier.config import compose_sweep
+from vllm_frontier.config import compose_sweep, spec_from_document
 from vllm_frontier.engine.simulated.attempt import simulate_attempt
 from vllm_frontier.engine.simulated.card_file import card_folder, load_card
 from vllm_frontier.engine.simulated.faults import FaultBook
@@ -25,7 +25,8 @@ from vllm_frontier.search.proof import DISAGREEMENT, MONOTONY
 from vllm_frontier.store.lock import Holder
 from vllm_frontier.store.rows import interrupted_row, run_rows, trial_row
 from vllm_frontier.store.sweep_store import SweepStore
-from vllm_frontier.store.tables import frame
+from vllm_frontier.store.tables import frame, read
+from vllm_frontier.sweep import make_tables
 
 GRID = (
     "engine=simulated",
@@ -133,6 +134,25 @@ def test_the_tables_are_those_of_launching_every_cell(plain: Path, tmp_path: Pat
     assert few.boundaries["verified"].all()
     assert every.boundaries["launched"].all()
     assert not few.boundaries["launched"].all()
+
+
+def test_checks_are_written_and_told_with_the_cells_they_are_about(plain: Path) -> None:
+    found = result.load(plain)
+    assert found.checks.filter(verdict="fail").is_empty()
+    assert result.findings(found) == "Checks: nothing to report.\n"
+    chosen = advice.choose(found, advice.Wanted())
+    assert all(each["checks"] == [] for each in chosen.choices)
+    # Of one of two launches the next may differ: its speed says so.
+    cell = found.frontier["speed_cell"][0]
+    told = {"sweep": "s", "check": "series_gap", "verdict": "warn", "cell_id": cell}
+    doubted = frame("checks", [told | {"depth": 0, "detail": "9 % slower than attempt 1"}] * 2)
+    chosen = advice.choose(replace(found, checks=doubted), advice.Wanted())
+    lines = advised(chosen)
+    assert "# warn series_gap: 9 % slower than attempt 1 (and 1 more)" in lines
+    with SweepStore.open(plain) as store:
+        make_tables(store, spec_from_document(store.config))
+    written = read("checks", store.paths.table("checks"))
+    assert written.equals(found.checks)
 
 
 def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:

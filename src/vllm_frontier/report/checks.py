@@ -136,7 +136,7 @@ def _distance(row: Row) -> float:
     value, expected = row["value"], row["expected"]
     if value is None or expected is None:
         return 0.0
-    return abs(value - expected) / (abs(expected) or 1.0)
+    return float(abs(value - expected) / (abs(expected) or 1.0))
 
 
 def _line(row: Row) -> str:

@@ -22,7 +22,6 @@ CLOCKS_AGREE = 0.10
 DEPTH_OFF = 0.05
 """Share by which the tokens of a mean draft may differ from the depth."""
 
-_SIMULATED = "simulated"
 _OFTEN = 0.05
 
 
@@ -32,8 +31,8 @@ def clock_gap(evidence: Evidence) -> Judgement:
     A client that is starved reads several pieces of a stream at once. The speed that counts is the
     server's, so that it stands.
     """
-    real = evidence.launches.filter(pl.col("engine").ne_missing(_SIMULATED))
-    if real.is_empty() and not evidence.launches.is_empty():
+    real = evidence.real()
+    if real.is_empty():
         return "a simulated server scales its time, so that the client's clock says nothing"
     server, client = pl.col("decode_tok_s_server"), pl.col("decode_tok_s_client")
     ratio = (client / server).alias("_ratio")

@@ -64,6 +64,10 @@ class Evidence:
     method: str | None
     texts: pl.DataFrame
 
+    def real(self) -> pl.DataFrame:
+        """The launches that were not simulated: machine and clock tell something about these."""
+        return self.launches.filter(pl.col("engine").ne_missing("simulated"))
+
     @property
     def drafts_now_and_then(self) -> bool:
         """Whether a step without a draft, or with a short one, is nothing special."""

@@ -1,0 +1,179 @@
+"""How findings are told: in `show`, in `recommend` and at the end of `run`."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from checked_sweep import Row, decode, launch
+from rich.console import Console
+
+from vllm_frontier.analyze.checks import NAMES
+from vllm_frontier.analyze.derived import derived_tables
+from vllm_frontier.report.checks import about, section, summary
+from vllm_frontier.report.documents import show_document
+from vllm_frontier.report.terminal import print_show
+from vllm_frontier.store.tables import frame
+
+
+def document(trials: list[Row], runs: list[Row]) -> dict[str, Any]:
+    tables = frame("trials", trials).lazy(), frame("runs", runs).lazy()
+    derived = derived_tables(*tables)
+    found = show_document(
+        "demo", *tables, derived["frontier"], derived["boundaries"], checks=derived["checks"]
+    )
+    return dict(json.loads(json.dumps(found)))
+
+
+def printed(found: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=80)
+    if isinstance(found, dict):
+        print_show(found, console)
+    else:
+        console.print(found)
+    return out.getvalue()
+
+
+def finding(check: str, verdict: str, value: float = 2.0, **more: Any) -> Row:
+    axes = {"depth": 4, "context": 130_000, "graphs": True, "utilization": 0.95, "extra_axes": []}
+    row = {"check": check, "verdict": verdict, "cell_id": "c", "attempt": None, "task": "edit"}
+    row |= {**axes, "value": value, "expected": 1.0, "detail": f"{check} says {value} " * 6}
+    return row | more
+
+
+def test_every_check_has_a_line_and_the_worst_come_first() -> None:
+    rows = [
+        finding("series_gap", "warn"),
+        finding("speedup_bound", "fail", 3.0),
+        finding("speedup_bound", "fail", 9.0, task="code"),
+        finding("speedup_bound", "fail", 5.0),
+        finding("speedup_bound", "pass"),
+        finding("drift", "unknown", cell_id=None, depth=None),
+    ]
+    text = printed(section(rows, "Checks"))
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert lines[1].split() == ["pass", "warn", "fail", "unknown"]
+    assert [line.split()[0] for line in lines[2 : 2 + len(NAMES)]] == list(NAMES)
+    assert "speedup_bound           1           3" in text
+    order = ["graphs on, utilization 0.95, code", "says 9.0", "says 5.0", "1 more of speedup_bound"]
+    places = [" ".join(text.split()).index(each) for each in [*order, "warn series_gap"]]
+    assert places == sorted(places)
+    assert "says 3.0" not in text
+    assert summary(rows) == "Checks: 4 findings (3 fail, 1 warn)."
+
+
+def test_many_findings_are_counted() -> None:
+    rows = [
+        finding(name, verdict, n) for name in NAMES for verdict in ("warn", "fail") for n in (2, 3)
+    ]
+    text = printed(section(rows, "Checks"))
+    lines = [line.split()[0] for line in text.splitlines() if line and line[0] != " "]
+    assert lines.count("fail") == 12
+    assert lines.count("warn") == 0
+    assert "and 36 findings of other checks; see --json" in text
+
+
+def test_nothing_found_is_said_and_nothing_judged_is_not() -> None:
+    assert summary([finding("drift", "pass")]) == "Checks: nothing to report."
+    assert summary([finding("drift", "unknown")]) == summary([]) == ""
+    assert summary([finding("drift", "warn")]) == "Checks: 1 finding (1 warn)."
+
+
+def test_findings_about_a_cell_are_told_worst_first() -> None:
+    rows = [
+        finding("drift", "warn", task=None),
+        finding("lossless", "fail"),
+        finding("drift", "pass"),
+    ]
+    rows.append(finding("lossless", "warn", cell_id="d"))
+    found = about(rows, {"c"})
+    assert [(each["check"], each["verdict"]) for each in found] == [
+        ("lossless", "fail"),
+        ("drift", "warn"),
+    ]
+    assert found[0]["detail"].startswith("edit: lossless says")
+
+
+PLAIN, DEEP = launch(0), launch(2)
+
+
+def probe(of: Row, logprob: float, temperature: float) -> Row:
+    row = {"cell_id": of["cell_id"], "attempt": 1, "task": "edit", "kind": "probe", "repeat": 0}
+    return row | {
+        "temperature": temperature,
+        "output_logprob": logprob,
+        "output_logprob_expected": -1.0,
+    }
+
+
+def swept(*probes: Row, speed: float = 80.0) -> dict[str, Any]:
+    runs = decode(PLAIN, 50.0, 51.0, 49.0) + decode(DEEP, speed, speed + 1, speed - 1)
+    return document([PLAIN, DEEP], [*runs, *probes])
+
+
+def test_the_document_has_every_row_with_its_axes() -> None:
+    found = swept()
+    assert {row["check"] for row in found["checks"]} == set(NAMES)
+    row = next(row for row in found["checks"] if row["check"] == "speedup_bound")
+    assert (row["depth"], row["verdict"], row["value"]) == (2, "pass", pytest.approx(1.6))
+    whole = next(row for row in found["checks"] if row["check"] == "drift")
+    assert (whole["verdict"], whole["depth"], whole["extra_axes"]) == ("unknown", None, [])
+    leading = found["frontier"][0]
+    assert (leading["launches"], leading["runs"], leading["interval_basis"]) == (1, 3, "runs")
+    assert leading["against_fastest"] is None
+
+
+def test_an_interval_within_a_launch_is_marked() -> None:
+    text = printed(swept())
+    assert "* interval within one launch: how much launches differ is not known." in text
+    assert "95 %: interval of tokens/s" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_what_is_only_broken_when_sampled_stays_and_is_told() -> None:
+    text = printed(swept(probe(PLAIN, -1.0, 1.0), probe(DEEP, -9.0, 1.0)))
+    table = text.partition("What fits")[0]
+    told = " ".join(table.split())
+    assert "! depth 2: sampled output is broken; temperature 0 is right, do not use this" in told
+    assert next(line for line in table.splitlines() if " 2 on" in line).split()[-1] == "!FLB"
+    assert "warn output_sane" in text
+
+
+def test_what_is_broken_as_it_was_measured_is_left_out() -> None:
+    found = swept(probe(PLAIN, -1.0, 0.0), probe(DEEP, -9.0, 0.0))
+    assert [row["depth"] for row in found["frontier"]] == [0]
+    text = printed(found)
+    assert "1 measured cell is left out: the output is broken, see Checks." in text
+    assert "fail output_sane, depth 2" in text
+
+
+def test_a_number_that_cannot_be_trusted_is_marked_on_the_frontier() -> None:
+    text = printed(swept(speed=200.0))
+    assert "! a number of this cell cannot be trusted: see Checks." in text
+    row = next(line for line in text.splitlines() if " 2 on" in line)
+    assert row.split()[-1] == "!FLB"
+
+
+def test_a_cell_as_fast_as_the_fastest_says_so() -> None:
+    longer = launch(0, context=16384)
+    runs = decode(PLAIN, 50.0) + decode(DEEP, 80.0) + decode(longer, 50.5)
+    deeper = launch(3, context=4096)
+    found = document([PLAIN, DEEP, longer, deeper], runs + decode(deeper, 85.0))
+    assert {row["context"]: row["against_fastest"] for row in found["frontier"]} == {
+        16384: "slower",
+        8192: "slower",
+        4096: None,
+    }
+    tied = launch(2, context=16384, utilization=0.95)
+    found = document([DEEP, tied], decode(DEEP, 80.0) + decode(tied, 80.5))
+    against = {row["context"]: row["against_fastest"] for row in found["frontier"]}
+    assert against == {16384: None, 8192: "no clear difference"}
+    text = printed(found)
+    assert "= no clear difference to the fastest." in text
+    assert (
+        next(line for line in text.splitlines() if "0.9 " in line and "8192" in line)
+        .split()[-1]
+        .startswith("=")
+    )
