@@ -114,6 +114,13 @@ def test_without_speed_an_attempt_is_done_once_the_window_is_filled(tmp_path: Pa
     # One repeat of two tasks: its median is the figure itself.
     assert (measured.speed.low, measured.speed.high) == (measured.speed.decode_tok_s,) * 2
     assert measured.facts == quick.facts
+    for run in measured.runs:
+        assert run.conditions is not None
+        # Without a card it is the machine that is told of.
+        assert 0.01 < (run.conditions.memory_used_gib or 0) <= (measured.memory_used_peak_gib or 0)
+        assert run.conditions.power_w is run.conditions.throttle_reasons is None
+    assert {sample.card for sample in measured.samples} == {"host"}
+    assert measured.cuda is measured.power_limit_w is None
     assert measured.facts.free_gib == pytest.approx(7.75)
 
 
