@@ -48,7 +48,7 @@ class Exhaustive:
             left = min(left, self._left + len(self._out))
         known = len(self._known) - len(self._pending) - len(self._out)
         # What is left is taken to work as often as what was launched.
-        speeds = left if not self._ended else round(left * self._measured / self._ended)
+        speeds = round(left * self._measured / self._ended) if self._ended else left
         return Outlook(known=known, launches_left=left, speeds_left=speeds)
 
     @property
