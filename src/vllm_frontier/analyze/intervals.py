@@ -35,6 +35,7 @@ _SPLIT_DF = 4
 _SPLIT_AT = 0.01
 # Launches of a cell that follow each other at once do not tell a drift from the cell's speed.
 _SPREAD_SHARE = 0.05
+_ROUNDING = 1e-12
 _OF_POOL = ("sweep", "task")
 _OF_CELL = ("cell_id", "task")
 
@@ -105,7 +106,7 @@ def pooled_speeds(figures: pl.DataFrame) -> pl.LazyFrame:
         .agg(pl.struct("task", "decode_tok_s").alias("task_decode_tok_s"))
     )
     overall = figures.lazy().filter(pl.col("task").is_null())
-    return overall.join(by_task, on="cell_id", how="left").select(
+    return overall.join(by_task, on="cell_id", how="left", maintain_order="left").select(
         "cell_id",
         "decode_tok_s",
         pl.col("low").alias("decode_tok_s_low"),
@@ -118,9 +119,9 @@ def pooled_speeds(figures: pl.DataFrame) -> pl.LazyFrame:
     )
 
 
-def t_quantile(df: Floats) -> Floats:
+def t_quantile(df: Floats, confidence: float = CONFIDENCE) -> Floats:
     """How many standard errors an interval reaches to either side; NaN without freedom."""
-    return np.asarray(stdtrit(np.where(df > 0, df, np.nan), (1 + CONFIDENCE) / 2))
+    return np.asarray(stdtrit(np.where(df > 0, df, np.nan), (1 + confidence) / 2))
 
 
 def _means(figures: pl.DataFrame) -> pl.DataFrame:
@@ -184,8 +185,12 @@ def _variances(figures: pl.DataFrame, pool: tuple[str, ...]) -> pl.DataFrame:
         and so on.
     """
     names = (*VALUES, "at")
-    own = [(pl.col(name) - pl.col(name).mean().over(_OF_CELL)).alias(f"_{name}") for name in names]
-    rows = figures.with_columns(own)
+    off = {name: pl.col(name) - pl.col(name).mean().over(_OF_CELL) for name in names}
+    # What rounding leaves of equal figures would differ from one sweep to the next.
+    rows = figures.with_columns(
+        pl.when(each.abs() > _ROUNDING).then(each).otherwise(each * 0.0).alias(f"_{name}")
+        for name, each in off.items()
+    )
     groups = rows.group_by(pool).agg(
         (pl.len() - pl.col("cell_id").n_unique()).cast(pl.Int64).alias("df"),
         pl.col("_at").pow(2).sum().alias("spread"),
@@ -211,7 +216,7 @@ def _variances(figures: pl.DataFrame, pool: tuple[str, ...]) -> pl.DataFrame:
         for name in VALUES
     }
     left = (
-        rows.join(groups, on=list(pool), how="left", nulls_equal=True)
+        rows.join(groups, on=list(pool), how="left", nulls_equal=True, maintain_order="left")
         .group_by(pool)
         .agg(
             pl.when(pl.col("df").first() > 0)
@@ -261,6 +266,7 @@ def _within(speeds: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
     return (
         speeds.group_by(*CELL, "task", *keys)
         .agg(squares=pl.col("_log").var().fill_null(0.0) * spare, df=spare.cast(pl.Int64))
+        .sort(*CELL, "task", *keys)
         .group_by("cell_id")
         .agg(pl.col("squares", "df").sum())
     )
@@ -278,9 +284,10 @@ def _with_interval(cells: pl.DataFrame) -> pl.DataFrame:
     df = cells.select(pl.when(pooled).then("df").otherwise("run_df").cast(pl.Float64))
     half = pl.Series(t_quantile(df.to_series().to_numpy()), nan_to_null=True) * variance.sqrt()
     # Within launches the figure itself is the middle; over several their mean, which is surer.
-    middle = pl.when(pooled).then("headline").otherwise(pl.col("decode_tok_s").log())
+    speed = pl.col("decode_tok_s")
+    middle = pl.when(pooled).then(pl.col("headline") - speed.log()).otherwise(0.0)
     return (
-        cells.with_columns(low=(middle - half).exp(), high=(middle + half).exp())
+        cells.with_columns(low=speed * (middle - half).exp(), high=speed * (middle + half).exp())
         .with_columns(pl.col("low", "high").fill_nan(None))
         .with_columns(
             pl.when(pl.col("low").is_not_null()).then(pl.min_horizontal("low", "decode_tok_s")),

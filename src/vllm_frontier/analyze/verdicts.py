@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vllm_frontier.analyze.intervals import LAUNCHES, RUNS, VALUES, Floats, t_quantile
+from vllm_frontier.analyze.intervals import CONFIDENCE, LAUNCHES, RUNS, VALUES, Floats, t_quantile
 from vllm_frontier.dominance import TIE
 
 Places: TypeAlias = NDArray[np.int64]
@@ -19,6 +19,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 # Launches of a cell that differ by less than this (as variance of logarithms) are the same.
 _SAME = 1e-18
+# How sure it must be that headlines and means over tasks tell different things of two cells. Less
+# would call too many differences where there is none, or miss those that are seen in the mean.
+_DISAGREE = 0.99
 
 
 class Verdict(StrEnum):
@@ -161,14 +164,15 @@ class _Pairs:
         value = self.figures.values[name]
         return np.asarray(value[self.one] - value[self.other])
 
-    def half(self, name: str) -> Floats:
-        """Half the width of the difference's 95 % interval."""
+    def half(self, name: str, confidence: float = CONFIDENCE) -> Floats:
+        """Half the width of the difference's interval."""
         own, others = self._variance(name, self.one), self._variance(name, self.other)
         df, others_df = self.figures.df[self.one], self.figures.df[self.other]
         with np.errstate(divide="ignore", invalid="ignore"):
             welch = (own + others) ** 2 / (own**2 / df + others**2 / others_df)
         total = np.where(self.shared, self._shared_variance(name), own + others)
-        return np.asarray(t_quantile(np.where(self.shared, df, welch)) * np.sqrt(total))
+        free = np.where(self.shared, df, welch)
+        return np.asarray(t_quantile(free, confidence) * np.sqrt(total))
 
     def _variance(self, name: str, which: Places) -> Floats:
         """Of the figure of a cell."""
@@ -201,7 +205,7 @@ def _compare(figures: _Figures, one: Places, other: Places, tie: float) -> _Comp
     alike = figures.tasks[one] == figures.tasks[other]
     pooled = figures.pooled[one] & figures.pooled[other] & alike
     # Where tasks gain differently, the mean over them says little about the median.
-    agree = np.abs(pairs.difference("contrast")) <= pairs.half("contrast")
+    agree = np.abs(pairs.difference("contrast")) <= pairs.half("contrast", _DISAGREE)
     gap = np.where(agree, pairs.difference("level"), pairs.difference("headline"))
     half = np.where(agree, pairs.half("level"), pairs.half("headline"))
     clear = (np.abs(gap) > half) & (np.abs(gap) > -np.log1p(-tie)) & (np.sign(gap) == ahead)
