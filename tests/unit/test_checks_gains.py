@@ -1,7 +1,7 @@
 """Gains over no speculation that are impossible, or that acceptance does not explain."""
 
 import pytest
-from checked_sweep import decode, drafting, judged, launch, verdicts
+from checked_sweep import Row, decode, drafting, judged, launch, verdicts
 
 PLAIN = launch(0)
 
@@ -124,10 +124,14 @@ def test_steps_that_bend_a_little_and_few_depths_are_no_finding() -> None:
     assert {row["verdict"] for row in stepping([40.0, 60.0, 42.0])} == {"pass"}
 
 
-def tally(method: str | None = None, **counters: int) -> str:
+def tallied(method: str | None = None, **counters: int) -> list[Row]:
     deep = launch(2)
     runs = decode(PLAIN, 50.0) + drafting(deep, 60.0, accepted=100, **counters)
-    return verdicts("acceptance_explains", [PLAIN, deep], runs, method)[0]
+    return judged("acceptance_explains", [PLAIN, deep], runs, method)
+
+
+def tally(method: str | None = None, **counters: int) -> str:
+    return str(tallied(method, **counters)[0]["verdict"])
 
 
 def test_counters_and_tokens_must_tally() -> None:
@@ -135,6 +139,8 @@ def test_counters_and_tokens_must_tally() -> None:
     assert tally(completion_tokens=198) == "pass"  # the end cut the last draft short
     assert tally(completion_tokens=180) == "warn"
     assert tally(completion_tokens=213) == "warn"
+    (row,) = tallied(completion_tokens=180)
+    assert row["expected"] == pytest.approx(row["value"] * 200 / 179)
     # Drafts that are looked up are not found at every step.
     assert tally("ngram", completion_tokens=400) == "pass"
     assert tally("ngram", completion_tokens=180) == "warn"

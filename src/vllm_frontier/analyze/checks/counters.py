@@ -52,7 +52,7 @@ def clock_gap(evidence: Evidence) -> Judgement:
         verdict=when(pl.col("value") > _OFTEN, Verdict.WARN, Verdict.PASS),
         detail=pl.format(
             "the clocks of client and server disagree by more than 10 % in {} of {}; at worst the "
-            "client saw {} times the server's speed",
+            "client saw {} times the speed of the server, whose clock counts",
             *("_off", counted(pl.col("n"), "run", "runs"), figure(pl.col("_worst"), 2)),
         ),
     )

@@ -87,9 +87,10 @@ def acceptance_explains(evidence: Evidence) -> Judgement:
     )
     found = found.join(_lines(found), on=[SETTING, "graphs", "depth"], how="left")
     own = pl.col("_line").fill_null(pl.col("_step"))
+    told = pl.col("_tokens") if evidence.drafts_now_and_then else per_draft
     found = found.with_columns(
         value=pl.col("gain").exp(),
-        expected=(pl.col("_tokens").log() - own - pl.col("_base")).exp(),
+        expected=(told.log() - own - pl.col("_base")).exp(),
         _short=pl.col("_base").neg() - pl.col("_step"),
     )
     found = found.with_columns(_verdicts(evidence))
