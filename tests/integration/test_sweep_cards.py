@@ -34,9 +34,12 @@ def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     trials = pl.read_parquet(tmp_path / "s/trials.parquet")
-    assert trials["status"].to_list() == ["measured"] * 6
+    # Six cells, and one of them again in the middle and at the end.
+    assert trials["status"].to_list() == ["measured"] * 8
+    assert trials["cell_id"].n_unique() == 6
+    assert sorted(trials["purpose"]) == ["proof"] * 6 + ["reference"] * 2
     assert set(trials["driver"]) == {"575.57.08"}
-    assert trials["memory_used_peak_gib"].to_list() == pytest.approx([0.6] * 6)
+    assert trials["memory_used_peak_gib"].to_list() == pytest.approx([0.6] * 8)
 
     by_card: dict[str, list[tuple[float, float]]] = {}
     for row in trials.iter_rows(named=True):
@@ -57,7 +60,7 @@ def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
 WORDS = (
     *("--out", "s", "workload.repeats=1", "grid.depth=[0]", "grid.context=[8192]"),
     *("grid.utilization=[0.8,0.85,0.9,0.95]", "grid.graphs=[true]"),
-    *("card.drain_timeout_s=0.5", "schedule.retries=0"),
+    *("card.drain_timeout_s=0.5", "schedule.retries=0", "workload.reference=false"),
 )
 
 
@@ -125,6 +128,34 @@ def test_a_card_that_was_set_aside_is_used_again_when_its_memory_is_back(
     }
     trials = pl.read_parquet(tmp_path / "s/trials.parquet")
     assert trials.filter(pl.col("status") == "measured").height == 8
+
+
+def test_a_card_that_is_lost_is_set_aside_and_the_other_one_goes_on(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    counters = tmp_path / "counters"
+    counters.touch()
+    with subprocess.Popen(
+        command("schedule.retries=1"), cwd=tmp_path, env=driver | {"FAKE_COUNTERS": str(counters)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as sweep:  # fmt: skip
+        assert sweep.stdout is not None
+        lines = []
+        for line in sweep.stdout:
+            lines.append(line.strip())
+            if "tok/s" in line:
+                counters.write_text("card@0 lost\n")
+        assert sweep.wait(120) == 0, lines
+    (aside,) = [line for line in lines if "is set aside: " in line]
+    assert aside.startswith("Card GPU-00000000 is set aside: card GPU-00000000: a GPU is lost")
+    trials = pl.read_parquet(tmp_path / "s/trials.parquet")
+    assert trials.filter(pl.col("status") == "measured").height == 8
+    # The one attempt that it cost: its cell was tried again, on the other card.
+    (lost,) = trials.filter(pl.col("status") != "measured").iter_rows(named=True)
+    assert (lost["status"], lost["failure_class"]) == ("failed", "gpu_lost")
+    assert lost["evidence"].startswith("card GPU-00000000: a GPU is lost or needs a reset")
+    runs = pl.read_parquet(tmp_path / "s/runs.parquet")
+    assert runs["sm_clock_mhz"].drop_nulls().unique().to_list() == [2400.0]
 
 
 def test_a_card_that_is_not_there_is_one_line(driver: dict[str, str], tmp_path: Path) -> None:
