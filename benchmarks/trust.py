@@ -3,7 +3,7 @@
     python benchmarks/trust.py [--sweeps 1000] [--seeds 10]
 
 Draws sweeps of 12 cells and holds what the program's own functions make of their tables against
-the truth. Prints a table in Markdown; figures have a Monte Carlo error behind `+-` (one standard
+the truth. Prints a table in Markdown; figures have a Monte Carlo error behind `±` (one standard
 error, over sweeps). The exit code is 1 where what is wanted of all seeds together is missed by more
 than two of these.
 """
@@ -41,6 +41,7 @@ INFORMATION = {
     "drift in one step": Model(shape="step"),
     "drift mostly at the start": Model(shape="warm"),
     "no drift": Model(drift=0.0),
+    "equal headlines, two of three tasks 2 % apart": Model(uneven=0.02),
     "equal headlines, two of three tasks 8 % apart": Model(uneven=0.08),
 }
 
@@ -135,7 +136,7 @@ def bootstrap_cover(drawn: Sweeps) -> np.ndarray:
 
 def percent(values: np.ndarray) -> str:
     """A mean and its Monte Carlo error."""
-    return f"{100 * values.mean():.1f} % +- {100 * error_of(values):.1f}"
+    return f"{100 * values.mean():.1f} % ± {100 * error_of(values):.1f}"
 
 
 def error_of(values: np.ndarray) -> float:
@@ -151,7 +152,7 @@ def reaches(values: np.ndarray, least: float) -> bool:
 def line(name: str, found: Shares) -> str:
     """A row of the table."""
     figures = (found.cover, found.called, found.faster, found.slower, found.same)
-    width = f"+-{100 * found.width.mean():.1f} %"
+    width = f"±{100 * found.width.mean():.1f} %"
     return " | ".join(("", name, width, *(percent(each) for each in figures), "")).strip()
 
 
