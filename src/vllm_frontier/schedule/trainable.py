@@ -43,8 +43,8 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
     """One attempt as a Tune trial; a step is whatever brings its progress forward.
 
     The actor is reused for the next attempt, because a new worker process costs seconds. Where
-    a card's memory did not come back, the trial goes on after its attempt and so keeps the
-    card from the others, until the memory is back.
+    a card's memory did not come back, or the card was lost, the trial goes on after its attempt and
+    so keeps the card from the others, until it can be used again.
     """
 
     def setup(self, config: dict[str, Any], common: Common) -> None:
@@ -128,27 +128,30 @@ class AttemptTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no type
 
     def _result(self, outcome: Outcome) -> dict[str, Any]:
         failure = outcome.failure
-        held_back = (
-            failure is not None
-            and failure.failure_class is FailureClass.MEMORY_CONTENDED
+        cards = self._request.cards if self._request is not None else ()
+        held_back = failure is not None and (
+            telemetry.lost_card(cards) is not None
+            if failure.failure_class is FailureClass.GPU_LOST
+            else failure.failure_class is FailureClass.MEMORY_CONTENDED
             and failure.phase is Phase.SPAWN
         )
         return {
             "outcome": outcome,
             "log": self._remote_log(),
             "worker": self._worker,
-            "cards": self._request.cards if self._request is not None else (),
+            "cards": cards,
             "done": not held_back,
         }
 
     def _park(self) -> dict[str, Any]:
-        """Hold the card until its memory is back; the driver may end this before."""
+        """Hold the card until it can be used again; the driver may end this before."""
         request = self._request
         if request is None:
             raise RuntimeError("no attempt has begun")
         time.sleep(PARKED_LOOK_S)
         above = contention.excess_gib(request.baseline, request.memory_state())
-        back = above is None or above <= request.spec.card.baseline_tolerance_gib
+        free = above is None or above <= request.spec.card.baseline_tolerance_gib
+        back = free and telemetry.lost_card(request.cards) is None
         return {"taken_back": back, "done": back}
 
     def _remote_log(self) -> bytes | None:

@@ -111,7 +111,8 @@ class _Attempt:
                 with self._sampler(launch) as sampler:
                     launch.begin()
                     yield from self._serve(launch, plan, sampler)
-                    self.found.blame_lost_card(sampler)
+                    if self.request.cards:
+                        self.found.blame_lost_card(sampler)
                     self._stop(launch)
                 self._blame_others()
                 return self._outcome(sampler)
