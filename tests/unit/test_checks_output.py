@@ -9,6 +9,7 @@ from vllm_frontier.analyze.output import broken_cells
 from vllm_frontier.store.tables import frame
 
 BASE, DEEP = launch(0), launch(2)
+RIGHT = "temperature 0 is right, do not use this with sampling on this engine version"
 TOKENS = list(range(100, 200))
 
 
@@ -146,8 +147,18 @@ def test_broken_at_the_temperature_that_was_measured_or_at_another(
     probes += rated(DEEP, own, temperature=temperature)
     row = sane(probes, workload=workload)[2]
     assert row["verdict"] == verdict
-    words = "temperature 0 is right, do not use this with sampling on this engine version"
-    assert (words in row["detail"]) == (verdict == "warn")
+    assert RIGHT not in row["detail"]  # for all that is known
+
+
+@pytest.mark.parametrize(("greedy", "right"), [(-0.3, True), (-9.0, False)])
+def test_where_greedy_output_is_right_that_is_said(greedy: float, right: bool) -> None:
+    probes = [*rated(BASE, -0.2, temperature=0.0), *rated(BASE, -1.5)]
+    probes += [*rated(DEEP, greedy, temperature=0.0), *rated(DEEP, -9.0)]
+    trials = [BASE, DEEP]
+    runs = probes + [run for each in trials for run in decode(each, 50.0)]
+    found = [row for row in judged("output_sane", trials, runs) if row["depth"] == 2]
+    assert [row["verdict"] for row in found] == ["pass" if right else "fail", "warn"]
+    assert (RIGHT in found[1]["detail"]) == right
 
 
 def test_another_text_may_be_less_probable_and_right() -> None:

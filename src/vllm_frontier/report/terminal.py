@@ -346,12 +346,17 @@ def _warnings(
 ) -> Iterable[Text]:
     """What is to be known of cells before they are served."""
     names = {name for row in leading for name in (row["cell_id"], row["speed_cell"])}
-    unlike = _unlike_sampling(checked) & names
-    depths = sorted({row["depth"] for row in checked if row["cell_id"] in unlike})
-    if depths:
-        named = ", ".join(str(depth) for depth in depths)
-        words = f"! depth {named}: sampled output is broken; {BROKEN_ALL_THE_SAME}."
-        yield Text(words, style="yellow")
+    unlike = [
+        row
+        for row in checked
+        if row["cell_id"] in names
+        and (row["check"], row["verdict"]) == (checks.OUTPUT, judged.Verdict.WARN)
+    ]
+    if unlike:
+        named = ", ".join(str(depth) for depth in sorted({row["depth"] for row in unlike}))
+        right = all(BROKEN_ALL_THE_SAME in row["detail"] for row in unlike)
+        advice = BROKEN_ALL_THE_SAME if right else "see Checks"
+        yield Text(f"! depth {named}: sampled output is broken; {advice}.", style="yellow")
     if checks.failed_cells(checked) & names:
         yield Text("! a number of this cell cannot be trusted: see Checks.", style="red")
     broken = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.FAIL)
