@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllm_frontier import telemetry
+from vllm_frontier.conditions import HOST
 from vllm_frontier.outcome import Failure, FailureClass, StartupFacts, Status
 from vllm_frontier.telemetry import CardProcess
 
@@ -31,7 +32,6 @@ _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0}
 
 # On a CPU the KV cache is given in bytes: what others hold only matters to this refusal.
 _OF_HOST_MEMORY = frozenset({FailureClass.UTILIZATION_ABOVE_FREE})
-HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
