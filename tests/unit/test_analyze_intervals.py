@@ -103,17 +103,30 @@ def test_a_cell_has_the_medians_of_its_launches() -> None:
 
 
 def test_the_variance_is_that_of_all_cells() -> None:
-    rows = single_runs(("a", 100), ("b", 50), ("a", 110), ("b", 53), ("c", 70))
-    squares = sum(math.log(one / other) ** 2 / 2 for one, other in ((110, 100), (53, 50)))
-    deviation = math.sqrt(squares / 2)  # two degrees of freedom
-    t = stats.t.ppf(0.975, 2)
-    table = trials("a", "b", "a", "b", "c", times=[0, 1, 2, 3, 4])
+    pairs = [("a", 100, 110), ("b", 50, 53), ("d", 70, 71), ("e", 90, 86)]
+    squares = sum(math.log(one / other) ** 2 / 2 for _, one, other in pairs)
+    deviation = math.sqrt(squares / 4)  # four degrees of freedom
+    t = stats.t.ppf(0.975, 4)
+    first, second = [(cell, speed) for cell, speed, _ in pairs], [(c, x) for c, _, x in pairs]
+    rows = single_runs(*first, *second, ("c", 70))
+    table = trials(*"abde" * 2, "c", times=range(9))
     for cell, middle, launches in (("a", math.sqrt(100 * 110), 2), ("c", 70, 1)):
         row = interval(table, rows, cell)
         half = t * deviation / math.sqrt(launches)
         assert row["decode_tok_s_low"] == pytest.approx(middle * math.exp(-half))
         assert row["decode_tok_s_high"] == pytest.approx(middle * math.exp(half))
         assert row["interval_basis"] == "launches"
+
+
+def test_three_launches_of_one_cell_say_nothing_of_another() -> None:
+    rows = single_runs(("a", 100), ("b", 50), ("a", 110), ("a", 104))
+    table = trials("a", "b", "a", "a", times=[0, 1, 2, 3])
+    row = interval(table, rows, "a")
+    half = stats.t.ppf(0.975, 2) * np.std(np.log([100, 110, 104]), ddof=1) / math.sqrt(3)
+    middle = np.mean(np.log([100, 110, 104]))
+    assert row["decode_tok_s_low"] == pytest.approx(math.exp(middle - half))
+    assert row["interval_basis"] == "launches"
+    assert interval(table, rows, "b")["interval_basis"] == "runs"
 
 
 def test_intervals_are_those_of_a_regression_on_cells_and_time() -> None:

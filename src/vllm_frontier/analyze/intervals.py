@@ -30,6 +30,9 @@ VALUES = ("headline", "level", "contrast")
 """What is told of a launch, as logarithms; `contrast` is the first less the second."""
 
 _POOL_DF = 2  # with less the variance between launches is as good as unknown
+# What two or three launches of other cells tell is no better than what a single launch of this one
+# says of itself: an interval four deviations wide would call nothing.
+_LENT_DF = 4
 _DRIFT_DF = 6
 _SPLIT_DF = 4
 _SPLIT_AT = 0.01
@@ -62,13 +65,14 @@ def cell_figures(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     figures, prefill = pl.collect_all([launch_figures(trials, runs), prefill_speeds(runs)])
     figures = figures.with_columns(contrast=pl.col("headline") - pl.col("level"))
     launched = figures.filter(pl.col("task").is_null()).select(CELL)
+    enough = pl.when(pl.col("launches") > 1).then(_POOL_DF).otherwise(_LENT_DF)
     cells = (
         _means(figures)
         .join(_pools(figures), on=[*_OF_POOL, "graphs"], how="left", nulls_equal=True)
         .with_columns(
             pl.col("df").fill_null(0),
             pl.col("spread").fill_null(float("inf")),
-            basis=pl.when(pl.col("df") >= _POOL_DF).then(pl.lit(LAUNCHES)).otherwise(pl.lit(RUNS)),
+            basis=pl.when(pl.col("df") >= enough).then(pl.lit(LAUNCHES)).otherwise(pl.lit(RUNS)),
         )
     )
     at_mean = [
