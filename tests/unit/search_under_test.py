@@ -1,7 +1,8 @@
 """Outcomes to tell a search, small worlds to search in, and a driver that asks and tells."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +12,15 @@ from vllm_frontier.outcome import (
     FailureClass,
     Outcome,
     Phase,
+    Purpose,
     Speed,
     StartupFacts,
     Status,
 )
-from vllm_frontier.search import Ask, Boundary, Knowledge, Search
+from vllm_frontier.search import Ask, Boundary, Exhaustive, Knowledge, Repeated, Search
 from vllm_frontier.search.lattice import Lattice
 from vllm_frontier.search.proof import Proofs, prove
-from vllm_frontier.spec import SearchSpec
+from vllm_frontier.spec import SearchSpec, WorkloadSpec
 
 CARD_GIB = 24.0
 NO_FACTS = StartupFacts()
@@ -203,3 +205,63 @@ def asks_no_less(one: Cell, other: Cell) -> bool:
         and one.graphs >= other.graphs
         and one.utilization <= other.utilization
     )
+
+
+# Measured cells again
+
+MANY = tuple(Cell(depth, 8192, True, 0.9) for depth in range(12))
+Made = Sequence[tuple[Ask, Outcome]]
+
+
+def repeated(
+    search: Search | None = None,
+    cells: Iterable[Cell] = MANY,
+    *,
+    max_launches: int | None = None,
+    retries: int = 1,
+    seed: int = 0,
+    **workload: Any,
+) -> Repeated:
+    """Every cell, and what comes on top."""
+    inner = search or Exhaustive(tuple(cells), retries=retries)
+    return Repeated(
+        inner,
+        tuple(cells),
+        WorkloadSpec(**workload),
+        seed=seed,
+        retries=retries,
+        max_launches=max_launches,
+    )
+
+
+def on_small(**workload: Any) -> Repeated:
+    return repeated(boundary(), SMALL.cells(), **workload)
+
+
+def of(made: Made, *purposes: Purpose) -> list[Cell]:
+    return [ask.cell for ask, _ in made if ask.purpose in purposes]
+
+
+def own(made: Made) -> list[tuple[Ask, Outcome]]:
+    """What the search itself launched."""
+    return [each for each in made if not each[0].purpose.repeats]
+
+
+def measured(made: Made) -> Counter[Cell]:
+    return Counter(ask.cell for ask, outcome in made if outcome.speed is not None)
+
+
+def fails(
+    cell: Cell, purpose: Purpose, times: int = 99, why: FailureClass = FailureClass.KILLED
+) -> World:
+    """Everything works, but for some launches of a cell."""
+    seen: Counter[Cell] = Counter()
+
+    def world(ask: Ask) -> Outcome:
+        if ask.cell == cell and ask.purpose is purpose:
+            seen[cell] += 1
+            if seen[cell] <= times:
+                return refused(why, ask, phase=Phase.LOAD)
+        return works(ask)
+
+    return world
