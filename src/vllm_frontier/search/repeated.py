@@ -179,6 +179,8 @@ class Repeated:
 
     def _expected(self, inner: Outlook) -> tuple[int, int]:
         """Launches that are left but for those of the reference cell, and how many with a speed."""
+        if self._search.finished:  # it may have hoped for launches that turned out impossible
+            return self._replicates.lacking, self._replicates.lacking
         further = self._replicates.lacking + (self._wanted - 1) * inner.speeds_left
         return inner.launches_left + further, inner.speeds_left + further
 
