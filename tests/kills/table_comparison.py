@@ -8,16 +8,19 @@ column is compared that is not in `IGNORED`; on real vLLM those of `SAME_ON_VLLM
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from vllm_frontier.conditions import Conditions
+
 FINAL = ("measured", "infeasible", "invalid", "inferred")
 
 KEYS: Mapping[str, Sequence[str]] = {
     "trials": ("cell_id",),
-    "runs": ("cell_id", "kind", "task", "repeat"),
+    "runs": ("cell_id", "kind", "task", "repeat", "temperature"),
     "frontier": ("cell_id",),
     "boundaries": ("depth", "graphs", "utilization", "extra"),
 }
@@ -28,6 +31,7 @@ _WALL = "how long this machine took"
 _CLIENT = "the client's clock, which is this machine's and not the simulated card's"
 _END = "a server that refuses is ended as soon as its log says so, or ends by itself before"
 _SAMPLED = "the highest of samples that fall where they fall"
+_CONDITIONS = "what this machine was like"
 
 IGNORED: Mapping[str, Mapping[str, str]] = {
     "trials": {
@@ -49,6 +53,7 @@ IGNORED: Mapping[str, Mapping[str, str]] = {
         "ttft_s": _CLIENT,
         "decode_s": _CLIENT,
         "decode_tok_s_client": _CLIENT,
+        **dict.fromkeys((field.name for field in fields(Conditions)), _CONDITIONS),
     },
     "frontier": {"attempt": _NUMBER, "memory_used_peak_gib": _SAMPLED},
     "boundaries": {},
