@@ -61,6 +61,31 @@ def test_it_lies_between_what_the_listed_tokens_allow(logs: list[float]) -> None
     assert least - 1e-9 <= told <= most + 1e-9
 
 
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.3, 2.0])
+@pytest.mark.parametrize("power", [1.5, 2.0, 3.0])
+def test_text_drawn_at_another_temperature_is_held_against_that(
+    power: float, temperature: float
+) -> None:
+    weights = [rank**-power for rank in range(1, 32_001)]
+    total = math.fsum(weights)
+    logs = [math.log(weight / total) for weight in weights]
+    drawn = [math.exp(each / temperature) for each in logs]
+    truth = math.fsum(p * each for p, each in zip(drawn, logs, strict=True)) / math.fsum(drawn)
+
+    told = expected_logprob(logs[:20], temperature, 32_000)
+
+    assert told == pytest.approx(truth, rel=0.12)
+    # Held against temperature 1 a hot text would look broken, and a cold one too good.
+    assert (told < expected_logprob(logs[:20])) == (temperature > 1)
+
+
+def test_greedy_text_takes_the_most_probable_tokens() -> None:
+    assert expected_logprob([-0.2, -3.0], 0.0) == -0.2
+    top = [math.log(0.5), math.log(0.3), math.log(0.2)]
+    assert expected_logprob(top, 1e-3) == pytest.approx(top[0])
+    assert expected_logprob(top, 1.0 + 1e-9) == pytest.approx(expected_logprob(top), rel=1e-6)
+
+
 def test_only_the_answer_is_rated(server: FakeServer, client: ServerClient) -> None:
     rated = score(client, [1, 2, 3], [7, 7, 9, 7], 5.0)
 

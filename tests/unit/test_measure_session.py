@@ -13,6 +13,7 @@ from measure_fake_server import (
     usage_event,
 )
 
+from vllm_frontier.measure import session
 from vllm_frontier.measure.client import FailureKind, RequestFailure, ServerClient
 from vllm_frontier.measure.session import fill, measure, planned_runs
 from vllm_frontier.measure.task import load_task
@@ -288,6 +289,20 @@ def test_a_sampling_workload_needs_no_further_text(
     assert len(server.requests) == 2
 
 
+def test_a_long_prompt_is_not_scored_but_a_short_one_that_is_bundled(
+    server: FakeServer, client: ServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.tells_ids = True
+    monkeypatch.setattr(session, "SCORED_PROMPT_MAX", 1)  # every answer tells a longer one
+
+    items = list(measure(client, WorkloadSpec(tasks=("edit",), repeats=1, warmups=0), 4096))
+
+    assert [(run.task, run.temperature) for run in probes_of(items)] == [("prose", 1.0)]
+    warm = WorkloadSpec(tasks=("edit",), repeats=1, warmups=0, temperature=0.7)
+    items = list(measure(client, warm, 4096))
+    assert [(run.task, run.temperature) for run in probes_of(items)] == [("prose", 0.7)]
+
+
 def test_a_sampled_text_is_short(server: FakeServer, client: ServerClient) -> None:
     server.tells_ids = True
 
@@ -310,12 +325,18 @@ def test_without_ids_or_without_wish_nothing_is_scored(
 
 
 @pytest.mark.parametrize(
-    ("failure", "asked"), [((500, "{}"), 1), ((200, "{}"), 1), ((400, "{}"), 2 * 6)]
+    ("failure", "healthy", "asked"),
+    [
+        ((500, "{}"), False, 1),
+        ((500, "{}"), True, 6),  # one text that cannot be rated says nothing of the others
+        ((200, "{}"), True, 1),
+        ((400, "{}"), True, 2 * 6),
+    ],
 )
 def test_a_failure_while_scoring_is_not_told(
-    server: FakeServer, client: ServerClient, failure: tuple[int, str], asked: int
+    server: FakeServer, client: ServerClient, failure: tuple[int, str], healthy: bool, asked: int
 ) -> None:
-    server.tells_ids, server.score_failure = True, failure
+    server.tells_ids, server.score_failure, server.healthy = True, failure, healthy
 
     items = list(measure(client, WORKLOAD, 4096))
 

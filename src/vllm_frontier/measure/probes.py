@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -17,8 +18,8 @@ def probes(
 ) -> Iterator[Run]:
     """Score texts one after another, as long as the server answers.
 
-    A server that does not tell token ids, or refuses a request, gives no probe of that text; after
-    any other failure nothing more is asked, since the server may be gone.
+    A server that does not tell token ids, or refuses a request, gives no probe of that text; when
+    it is not healthy after that, or fails otherwise, nothing more is asked.
 
     Args:
         client: of a server that is idle.
@@ -26,13 +27,14 @@ def probes(
         pace: how long a request may take.
     """
     for measured in written:
+        began = time.time()
         result = measured if isinstance(measured, RequestFailure) else _rate(client, measured, pace)
         if isinstance(result, RequestFailure):
-            if result.kind is FailureKind.HTTP_ERROR and (result.http_status or 500) < 500:
+            if result.kind is FailureKind.HTTP_ERROR and client.healthy():
                 continue
             return
         if result is not None and isinstance(measured, Measured):
-            yield _probe(measured.run, result)
+            yield _probe(measured.run, result, began)
 
 
 def _rate(client: ServerClient, measured: Measured, pace: Pace) -> Score | RequestFailure | None:
@@ -40,11 +42,14 @@ def _rate(client: ServerClient, measured: Measured, pace: Pace) -> Score | Reque
     if not prompt or not answer:
         return None
     limit = pace.limit_s(len(prompt) + SCORED_TOKENS, 1)
-    return score(client, prompt, answer, limit)
+    return score(client, prompt, answer, limit, temperature=measured.run.temperature)
 
 
-def _probe(run: Run, rated: Score) -> Run:
-    """The row of a scored text; what was measured of it stays with the run that measured it."""
+def _probe(run: Run, rated: Score, began: float) -> Run:
+    """The row of a scored text; what was measured of it stays with the run that measured it.
+
+    `began` is when it was scored, seconds since the epoch.
+    """
     if run.kind == "probe":
         return replace(run, output_logprob=rated.logprob, output_logprob_expected=rated.expected)
     return Run(
@@ -57,7 +62,7 @@ def _probe(run: Run, rated: Score) -> Run:
         completion_tokens=run.completion_tokens,
         output_sha256=run.output_sha256,
         output=run.output,
-        started_at=run.started_at,
+        started_at=began,
         variant=run.variant,
         output_token_ids=run.output_token_ids,
         output_logprob=rated.logprob,

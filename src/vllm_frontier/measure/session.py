@@ -12,12 +12,14 @@ from vllm_frontier.measure.precision import half_widths
 from vllm_frontier.measure.probes import probes
 from vllm_frontier.measure.prompts import SEEDS, PromptSource, load_prompts
 from vllm_frontier.measure.runs import Measured, RunLabel, measure_request, run_request
-from vllm_frontier.measure.scoring import SCORED_TOKENS
+from vllm_frontier.measure.scoring import SCORED_PROMPT_MAX, SCORED_TOKENS
 from vllm_frontier.measure.task import Task, load_task
 from vllm_frontier.outcome import Run
 from vllm_frontier.spec import WorkloadSpec
 
 FILL_ANSWER_TOKENS = 16
+# A bundled task whose prompts are short in any tokenizer.
+_SHORT_TASK = "prose"
 _FILL_SEED = SEEDS - 1
 
 
@@ -156,16 +158,21 @@ def _to_score(
 ) -> Iterator[Measured | RequestFailure]:
     """What was measured first of each task, and a short text drawn from the model's distribution.
 
-    Tasks with short prompts come first, since they take the least memory to score.
+    Only of tasks with short prompts, since a long one takes memory to score that a server may not
+    have; where no task has, of one that is bundled. The shortest come first.
     """
     ordered = sorted(tasks, key=lambda task: written[task.name].reply.prompt_tokens)
-    yield from (written[task.name] for task in ordered)
+    short = [
+        task for task in ordered if written[task.name].reply.prompt_tokens <= SCORED_PROMPT_MAX
+    ]
+    yield from (written[task.name] for task in short)
     told = any(each.reply.token_ids and each.reply.prompt_token_ids for each in written.values())
-    if workload.temperature > 0 or not told:
+    if not told or (workload.temperature > 0 and short):
         return
-    for task in ordered:
+    warmth = workload.temperature or 1.0
+    for task in short or [load_task(_SHORT_TASK)]:
         step = questions.step(
-            task, 0, 0, f"{task.name}-sampled", temperature=1.0, tokens_max=SCORED_TOKENS
+            task, 0, 0, f"{task.name}-sampled", temperature=warmth, tokens_max=SCORED_TOKENS
         )
         label = replace(step.label, kind="probe")
         yield measure_request(client, label, step.send)
