@@ -27,6 +27,7 @@ class Model:
         reference: the first cell is launched again in the middle and at the end.
         repeats: runs of each task in a launch.
         launch_sd: relative standard deviation between launches of a cell.
+        graphs_sd: the same of cells with graphs, the second half of them; None: as `launch_sd`.
         run_sd: the same between runs of a launch.
         slow: share of runs that are a tenth slower.
         drift: the most by which speed moves over the sweep, either way.
@@ -38,6 +39,7 @@ class Model:
     reference: bool = True
     repeats: int = 9
     launch_sd: float = 0.02
+    graphs_sd: float | None = None
     run_sd: float = 0.02
     slow: float = 1 / 50
     drift: float = 0.05
@@ -73,7 +75,9 @@ def sweeps(count: int, model: Model, seed: int) -> Sweeps:
     factors[np.ix_(number % 4 == 1, [0, 2])] *= 1 + model.uneven
 
     rows = np.arange(count)[:, None]
-    effect = drift + rng.normal(0, model.launch_sd, order.shape)
+    graphs = order >= model.cells // 2
+    graphs_sd = model.launch_sd if model.graphs_sd is None else model.graphs_sd
+    effect = drift + rng.normal(0, 1, order.shape) * np.where(graphs, graphs_sd, model.launch_sd)
     shape = (*order.shape, len(TASKS), model.repeats)
     noise = rng.normal(0, model.run_sd, shape) + np.log(0.9) * (rng.random(shape) < model.slow)
     means = np.log(speed[rows, order])[..., None] + np.log(factors)[order] + effect[..., None]
@@ -87,7 +91,7 @@ def sweeps(count: int, model: Model, seed: int) -> Sweeps:
         attempt=attempt.ravel(),
         depth=order.ravel() % 4,
         context=1024 * (1 + order.ravel()),
-        graphs=False,
+        graphs=graphs.ravel(),
         utilization=0.9,
         extra="{}",
         status="measured",

@@ -8,7 +8,7 @@ from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.analyze.frontier import frontier
 from vllm_frontier.analyze.gains import acceptance, gains
 from vllm_frontier.analyze.latest import counted
-from vllm_frontier.analyze.speed import cell_speeds, task_speeds
+from vllm_frontier.analyze.speed import cell_speeds
 from vllm_frontier.analyze.summary import failures, status_counts
 from vllm_frontier.store.schema import SCHEMAS
 from vllm_frontier.store.tables import frame
@@ -101,11 +101,6 @@ def test_speed_is_the_median_over_tasks_of_their_medians() -> None:
     assert a["prefill_tok_s"] == 800
     assert (b["decode_tok_s"], b["prefill_tok_s"]) == (10, None)
     assert (c["cell_id"], c["attempt"], c["decode_tok_s"]) == ("c", 2, None)
-
-
-def test_speed_by_task() -> None:
-    table = runs(*decode("a", "edit", 90, 100, 500))
-    assert task_speeds(table).collect().rows() == [("a", 1, "edit", 100, 90, 500, 3)]
 
 
 # Boundaries

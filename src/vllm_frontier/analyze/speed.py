@@ -19,32 +19,16 @@ SPEEDS = (
     "task_decode_tok_s",
     "prefill_tok_s",
 )
-"""The columns of `cell_speeds` that tell a speed."""
+"""The columns that tell a speed.
 
-
-def task_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
-    """The decode speed of every attempt at every task.
-
-    Returns:
-        One row per cell_id, attempt and task: `decode_tok_s` (median over repeats, tokens/s),
-        `decode_tok_s_low` and `decode_tok_s_high` (range of repeats), `repeats`.
-    """
-    speed = pl.col("decode_tok_s")
-    return (
-        decode_runs(runs)
-        .group_by(*CELL, "task")
-        .agg(
-            speed.median(),
-            speed.min().alias("decode_tok_s_low"),
-            speed.max().alias("decode_tok_s_high"),
-            pl.len().cast(pl.Int64).alias("repeats"),
-        )
-        .sort(*CELL, "task")
-    )
+What low and high are depends on whose speed it is. Of one attempt (`cell_speeds`, and the table
+`trials`) they are the range of its repeats. Of a cell (`intervals.pooled_speeds`, and the table
+`frontier`) they are the 95 % interval of its speed over launches.
+"""
 
 
 def cell_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
-    """The speed of every attempt that has one.
+    """The speed of every attempt that has one: what `measure.speed` tells of its runs.
 
     Returns:
         One row per cell_id and attempt: `decode_tok_s` (median over tasks of their medians,
@@ -55,7 +39,12 @@ def cell_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
         and of these the smallest and the largest. It is what was seen, not a confidence
         interval.
     """
-    by_task = task_speeds(runs)
+    by_task = (
+        decode_runs(runs)
+        .group_by(*CELL, "task")
+        .agg(pl.col("decode_tok_s").median())
+        .sort(*CELL, "task")
+    )
     over_tasks = by_task.group_by(*CELL, maintain_order=True).agg(
         pl.struct("task", "decode_tok_s").alias("task_decode_tok_s"),
         pl.col("decode_tok_s").median(),
