@@ -50,7 +50,30 @@ def test_earlier_attempts_count_when_a_sweep_goes_on() -> None:
     search.tell(CELLS[0], ended(Status.MEASURED))
     search.tell(CELLS[1], ended(Status.FAILED))
     search.tell(CELLS[2], ended(Status.INTERRUPTED))
-    assert drive(search, lambda *_: Status.FAILED) == [CELLS[1], CELLS[2], CELLS[2]]
+    assert drive(search, lambda *_: Status.FAILED) == [CELLS[2], CELLS[1], CELLS[2]]
+
+
+def test_interrupted_cells_keep_their_places() -> None:
+    cells = tuple(Cell(depth, 8192, True, 0.9) for depth in range(6))
+    search = Exhaustive(cells)
+    for _ in range(4):
+        assert search.ask() is not None
+    # The first fails, and the others are interrupted, in any order.
+    search.tell(cells[0], ended(Status.FAILED))
+    for number in (2, 3, 1):
+        search.tell(cells[number], ended(Status.INTERRUPTED))
+    assert drive(search, lambda *_: Status.MEASURED) == [*cells[1:], cells[0]]
+    # So does a retry that is interrupted, and one that the same process did not ask for.
+    for asked in (True, False):
+        search = Exhaustive(cells)
+        for number in (1, 0):
+            search.tell(cells[number], ended(Status.FAILED))
+        for number in range(2, 6):
+            search.tell(cells[number], ended(Status.MEASURED))
+        if asked:
+            assert search.ask() == Ask(cells[1])
+        search.tell(cells[1], ended(Status.INTERRUPTED))
+        assert drive(search, lambda *_: Status.MEASURED) == [cells[1], cells[0]]
 
 
 def test_cells_that_the_grid_no_longer_has_are_not_asked_for() -> None:

@@ -76,6 +76,32 @@ def test_a_search_that_goes_on_asks_for_what_it_would_have(verify: str) -> None:
         assert drive(search, world) == made[done:]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_search_that_goes_on_after_failures_is_the_same(seed: int) -> None:
+    def world_after(launches: int) -> World:
+        """Every other launch breaks down, whoever asks for it."""
+        number = iter(range(launches, 2000))
+
+        def world(ask: Ask) -> Outcome:
+            if random.Random(f"{seed} {next(number)}").random() < 0.5:
+                return refused(FailureClass.ENGINE_CRASHED, ask, phase=Phase.LOAD)
+            return MEMORY(ask)
+
+        return world
+
+    made = drive(boundary(retries=2), world_after(0))
+    assert sum(outcome.status is Status.FAILED for _, outcome in made) > 5
+    for done in range(2, len(made), 5):
+        search = boundary(retries=2)
+        for ask, outcome in made[:done]:
+            search.tell(ask.cell, outcome)
+        # Interrupted in the process that goes on, and in the one before.
+        asked = search.ask() if done % 2 else made[done][0]
+        assert asked is not None
+        search.tell(asked.cell, interrupted(asked))
+        assert drive(search, world_after(done)) == made[done:]
+
+
 def test_what_is_asked_for_is_not_changed_by_looking() -> None:
     looked, unseen = boundary(), boundary()
     for _ in range(6):

@@ -122,7 +122,6 @@ class Boundary:
         if self._left is not None:
             self._left -= 1
         self._out[wanted.cell] = wanted
-        self._again.pop(wanted.cell, None)
         self._decided = False
         return wanted
 
@@ -130,10 +129,10 @@ class Boundary:
         """Learn from an attempt that has ended."""
         self._out.pop(cell, None)
         self._decided = False
-        if outcome.purpose is Purpose.SPEED_CHECK:
-            self._compared.add(cell)
         if outcome.status is Status.INTERRUPTED:
             return
+        if outcome.purpose is Purpose.SPEED_CHECK:
+            self._compared.add(cell)
         found = evidence_of(cell, outcome)
         if found is not None:
             # Of a launch that broke down nobody knows how far its figures can be trusted.
@@ -162,16 +161,21 @@ class Boundary:
 
     def _note_failure(self, cell: Cell, outcome: Outcome) -> None:
         self._failures[cell] += 1
+        self._again.pop(cell, None)  # its place is that of the last failure
         if outcome.purpose is Purpose.AUDIT:
             self._unanswered.add(cell)
         if self._failures[cell] > self._retries:
             self._proofs.give_up(cell)
             self._speeds.give_up(cell)
-            self._again.pop(cell, None)
         else:
             self._again[cell] = Ask(cell, outcome.purpose, outcome.with_speed)
 
     # What is wanted next
+
+    @property
+    def _waiting(self) -> dict[Cell, Ask]:
+        """What failed and is to be tried again, but for what is being tried."""
+        return {cell: ask for cell, ask in self._again.items() if cell not in self._out}
 
     def _upcoming(self) -> Ask | None:
         if not self._decided:
@@ -192,7 +196,7 @@ class Boundary:
             yield from self._second_look(view)
             yield from self._spot_check(view)
             yield from self._speed_check(view)
-        yield from self._again.values()
+        yield from self._waiting.values()
 
     def _view(self) -> _View:
         mean, sd = self._beliefs.margins()
@@ -204,7 +208,7 @@ class Boundary:
             why = None if fits else FailureClass.KV_TOO_SMALL
             if cell not in proofs:
                 proofs.add(Evidence(cell, why, Phase.ALLOCATE_KV))
-        for cell in self._again:
+        for cell in self._waiting:
             proofs.give_up(cell)  # for the time being: its turn comes last
         return _View(self._lattice, proofs, mean, sd)
 
@@ -262,7 +266,7 @@ class Boundary:
 
     def _may_measure(self, cell: Cell) -> bool:
         """Whether a speed can be expected: what failed counts before it is tried again, too."""
-        waiting = [ask.cell for ask in self._again.values() if ask.with_speed]
+        waiting = [ask.cell for ask in self._waiting.values() if ask.with_speed]
         return self._speeds.may_measure(cell, waiting)
 
     @property
@@ -281,7 +285,7 @@ class Boundary:
         worth = view.likely & view.lattice.mask(self._may_measure)
         targets = longest_windows(view.lattice, worth, FRONTIER)
         for cell in without_speed(targets, FRONTIER, self._speeds, self._out):
-            if cell in self._again:
+            if cell in self._waiting:
                 continue
             at = view.lattice.at(cell)
             if view.proofs.works.flat[at]:
@@ -293,7 +297,7 @@ class Boundary:
         worth = view.proofs.works & view.lattice.mask(self._may_measure)
         targets = longest_windows(view.lattice, worth, self._measure)
         for cell in without_speed(targets, self._measure, self._speeds, self._out):
-            if cell not in self._again:
+            if cell not in self._waiting:
                 yield Ask(cell, Purpose.SPEED)
 
     def _second_look(self, view: _View) -> Iterator[Ask]:
@@ -334,8 +338,8 @@ class Boundary:
         targets = longest_windows(view.lattice, view.likely, self._measure)
         speeds = without_speed(targets, self._measure, self._speeds, self._out)
         checks = max(0, self._spec.audit - len(self._audited))
-        left = round(proofs) + len(speeds) + checks + len(self._out) + len(self._again)
-        waiting = [*self._out.values(), *self._again.values()]
+        left = round(proofs) + len(speeds) + checks + len(self._out) + len(self._waiting)
+        waiting = [*self._out.values(), *self._waiting.values()]
         measured = len(speeds) + sum(ask.with_speed for ask in waiting)
         allowed = left if self._left is None else min(left, self._left + len(self._out))
         return allowed, min(measured, allowed)

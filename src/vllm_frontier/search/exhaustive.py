@@ -13,8 +13,9 @@ from vllm_frontier.search.protocol import Ask, Outlook
 class Exhaustive:
     """Every cell once; a cell that ended `failed` again, at most `retries` times.
 
-    An `interrupted` attempt is no attempt at all: its cell is launched again without using
-    up a retry. So is one whose speed was not to be measured, as another search made it.
+    An `interrupted` attempt is no attempt at all: its cell keeps its place, and is launched again
+    without using up a retry. One whose speed was not to be measured, as another search made it, is
+    launched again at the end.
 
     Args:
         cells: the cells in the order in which they are launched.
@@ -31,6 +32,7 @@ class Exhaustive:
         self._known = frozenset(self._cells)
         # In order; a resumed sweep tells of thousands of cells, each must be found at once.
         self._pending = OrderedDict.fromkeys(self._cells)
+        self._places = {cell: place for place, cell in enumerate(self._cells)}
         self._out: set[Cell] = set()
         self._failures: Counter[Cell] = Counter()
         self._ended = self._measured = 0
@@ -69,18 +71,25 @@ class Exhaustive:
     def tell(self, cell: Cell, outcome: Outcome) -> None:
         """Note how an attempt ended; one that failed goes to the end of the queue."""
         status = outcome.status
+        if status is Status.INTERRUPTED:
+            self._take_back(cell)
+            return
         self._out.discard(cell)
         self._pending.pop(cell, None)
-        if status is Status.FAILED:
-            self._failures[cell] += 1
-        if status is not Status.INTERRUPTED:
-            self._ended += 1
-            self._measured += status is Status.MEASURED
+        self._ended += 1
+        self._measured += status is Status.MEASURED
+        self._failures[cell] += status is Status.FAILED
         unmeasured = status is Status.MEASURED and not outcome.with_speed
-        again = (
-            unmeasured
-            or status is Status.INTERRUPTED
-            or (status is Status.FAILED and self._failures[cell] <= self._retries)
-        )
+        again = unmeasured or (status is Status.FAILED and self._failures[cell] <= self._retries)
         if again and cell in self._known:
             self._pending[cell] = None
+            self._places[cell] = len(self._cells) + self._ended
+
+    def _take_back(self, cell: Cell) -> None:
+        """Put a cell that was asked for back where it was; nobody else's turn changes."""
+        if cell in self._out:
+            self._out.discard(cell)
+            places = self._places
+            self._pending = OrderedDict.fromkeys(
+                sorted([*self._pending, cell], key=places.__getitem__)
+            )
