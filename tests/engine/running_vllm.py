@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,9 +128,27 @@ class Asked:
 
 
 def bench_serve(
-    client: ServerClient, prompts: Sequence[str], *, times: int, tokens: int, folder: Path
+    client: ServerClient,
+    prompts: Sequence[str],
+    *,
+    times: int,
+    tokens: int,
+    folder: Path,
+    every_s: float | None = None,
+    after_each: Callable[[int], int] = lambda _: 0,
 ) -> list[Asked]:
-    """Let `vllm bench serve` ask all prompts in turn, one at a time, greedily."""
+    """Let `vllm bench serve` ask all prompts in turn, one at a time, greedily.
+
+    Args:
+        client: of the server.
+        prompts: what to ask.
+        times: how often.
+        tokens: of an answer, at most.
+        folder: for its files.
+        every_s: seconds from one request to the next; None: as soon as one has ended.
+        after_each: called once a request is answered, with the number of its prompt; it may ask
+            the same server, and tells how often it did.
+    """
     data, result = folder / "prompts.jsonl", folder / "bench.json"
     rows = [{"prompt": prompt, "output_tokens": tokens} for prompt in prompts]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows * times))
@@ -150,10 +168,12 @@ def bench_serve(
         "--result-dir": str(folder),
         "--result-filename": result.name,
     }
+    if every_s is not None:
+        flags |= {"--request-rate": f"{1 / every_s}", "--burstiness": "1e6"}  # evenly
     words = [word for pair in flags.items() for word in pair]
     switches = ("--disable-shuffle", "--skip-chat-template", "--save-result", "--save-detailed")
     argv = [PYTHON, "-c", BENCH_SERVE, *words, *switches, "--disable-tqdm"]
-    with _counting(client) as finished:
+    with _counting(client, lambda at: after_each(at % len(prompts))) as finished:
         done = subprocess.run(
             argv, cwd=folder, env=os.environ | QUIET, capture_output=True, text=True, check=False
         )
@@ -175,12 +195,22 @@ def bench_serve(
 
 
 @contextmanager
-def _counting(client: ServerClient) -> Iterator[list[Counters | None]]:
+def _counting(
+    client: ServerClient, after_each: Callable[[int], int]
+) -> Iterator[list[Counters | None]]:
     """What the server's counters grow by with each request that somebody else sends."""
     growths: list[Counters | None] = []
     ended = Event()
     before = client.counters()
     assert before is not None
+
+    def ours(before: Counters) -> Counters:
+        """Let others ask meanwhile; a request that ends while they do is told from none."""
+        asked = after_each(len(growths) - 1)
+        now = client.counters()
+        assert now is not None
+        growths.extend([None] * (((now - before).decode_time_count or 0) - asked))
+        return now
 
     def look(before: Counters) -> None:
         while True:
@@ -192,6 +222,8 @@ def _counting(client: ServerClient) -> Iterator[list[Counters | None]]:
                 alone = growth.decode_time_count == 1
                 growths.extend([growth if alone else None] * growth.decode_time_count)
                 before = now
+                if alone and not last:
+                    before = ours(before)
             if last:
                 return
             ended.wait(0.05)
@@ -209,7 +241,7 @@ def _counting(client: ServerClient) -> Iterator[list[Counters | None]]:
 def ask_all(
     client: ServerClient, prompts: Sequence[str], *, times: int, tokens: int
 ) -> list[Asked]:
-    """Measure all prompts in turn, as a sweep does."""
+    """Measure all prompts in turn, as a sweep does; only what no other request ran beside."""
     asked = []
     for repeat in range(times):
         for number, prompt in enumerate(prompts):
@@ -222,16 +254,10 @@ def ask_all(
                 ),
             )
             assert isinstance(run, Run)
-            assert run.decode_tok_s_server is not None
-            assert run.completion_tokens is not None
-            asked.append(
-                Asked(
-                    number,
-                    run.completion_tokens,
-                    run.decode_tok_s_server,
-                    run.decode_tok_s_client or math.inf,
-                )
-            )
+            tokens_told, speed = run.completion_tokens, run.decode_tok_s_server
+            if tokens_told is not None and speed is not None:
+                by_client = run.decode_tok_s_client or math.inf
+                asked.append(Asked(number, tokens_told, speed, by_client))
     return asked
 
 
