@@ -4,10 +4,10 @@
 
 Draws sweeps of 12 cells and holds what the program's own functions make of their tables against
 the truth. Prints a table in Markdown; figures have a Monte Carlo error behind `±` (one standard
-error, over sweeps). Half of the cells have graphs. What is wanted is wanted of three launches with 9
-repeats, which is what `workload.replicates=3 workload.precision=0.02` comes to; by default there are
-3 repeats, which the third row tells. The exit code is 1 where all seeds together miss it by more than
-two of these errors.
+error, over sweeps). Half of the cells have graphs. What is wanted is wanted of three launches with
+9 repeats, which is what `workload.replicates=3 workload.precision=0.02` comes to; there are 3
+repeats by default, of which another row tells. The exit code is 1 where all seeds together miss it
+by more than two of these errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Gains over no speculation that are impossible, or that acceptance does not explain."""
 
+import numpy as np
 import pytest
 from checked_sweep import Row, decode, drafting, judged, launch, verdicts
 
@@ -31,13 +32,41 @@ def test_launches_that_agree_leave_nothing_to_luck() -> None:
     assert verdicts("speedup_bound", [one, other, deep, again], runs) == ["fail"]
 
 
-def test_what_runs_differ_by_is_granted() -> None:
-    spread = [16.0, 20.0, 25.0]
-    (row,) = gain(1, spread, [2.2 * speed for speed in spread])
+def test_what_pairs_of_runs_differ_by_is_granted() -> None:
+    (row,) = gain(1, [20.0, 20.0, 20.0], [36.0, 44.0, 52.0])
     assert (row["verdict"], round(row["value"], 3)) == ("pass", 2.2)
     assert "within what runs and launches differ by" in row["detail"]
     (row,) = gain(1, [19.9, 20.0, 20.1], [43.8, 44.0, 44.2])
     assert row["verdict"] == "fail"
+
+
+def test_prompts_that_differ_excuse_nothing() -> None:
+    prompts = [16.0, 20.0, 25.0]
+    (row,) = gain(1, prompts, [2.2 * speed for speed in prompts])
+    assert (row["verdict"], round(row["value"], 3)) == ("fail", 2.2)
+    # Without a prompt that both were asked, runs of both cells are all that tells.
+    deep = launch(1)
+    runs = decode(PLAIN, *prompts) + decode(deep, *(2.2 * each for each in prompts), variant=9)
+    assert verdicts("speedup_bound", [PLAIN, deep], runs) == ["pass"]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.15])
+def test_what_other_cells_differ_by_excuses_nothing(spread: float) -> None:
+    rng = np.random.default_rng(1)
+    cells = {0: 100.0, 1: 212.0, 3: 300.0, 5: 350.0}
+    runs = []
+    for depth, speed in cells.items():
+        for task in ("code", "edit", "prose"):
+            prompts = np.array([-spread, 0.0, spread]) * (depth > 1)
+            speeds = speed * np.exp(prompts + rng.normal(0, 0.01, 3))
+            runs += decode(launch(depth), *speeds.tolist(), task=task)
+    found = judged("speedup_bound", [launch(depth) for depth in cells], runs)
+    assert {(row["depth"], row["verdict"]) for row in found} == {
+        (1, "fail"),
+        (3, "pass"),
+        (5, "pass"),
+    }
+    assert found[0]["value"] == pytest.approx(2.12, rel=0.02)
 
 
 def test_what_launches_of_the_cell_differ_by_is_granted() -> None:
@@ -104,6 +133,13 @@ def test_a_step_cannot_be_shorter_than_one_without_speculation() -> None:
         "a step would take 18.0 ms, where one without speculation takes 20.0"
         in (found[0]["detail"])
     )
+
+
+def test_prompts_that_differ_do_not_excuse_a_short_step() -> None:
+    deep, prompts = launch(1), [40.0, 50.0, 62.0]
+    speeds = [1.5 * 1000 / 18.0 * each / 50.0 for each in prompts]
+    runs = decode(PLAIN, *prompts) + drafting(deep, *speeds, accepted=50)
+    assert verdicts("acceptance_explains", [PLAIN, deep], runs) == ["fail"]
 
 
 @pytest.mark.parametrize("place", range(5))

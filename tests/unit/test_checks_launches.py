@@ -67,6 +67,48 @@ def test_one_run_in_each_tells_nothing() -> None:
     assert (row["verdict"], row["cell_id"]) == ("unknown", None)
 
 
+def relaunched(
+    gaps: list[float], deviation: float = 0.02, launches: int = 2, cells: int = 8
+) -> list[dict]:
+    """What `series_gap` says where launches differ; `gaps` are of the first cells."""
+    rng = np.random.default_rng(5)
+    trials, runs = [], []
+    for depth in range(cells):
+        prompts = rng.normal(0, 0.1, 3)
+        for attempt in range(1, launches + 1):
+            trials.append(launch(depth, attempt=attempt, hours=attempt * 10.0 + depth))
+            gap = gaps[depth] if attempt > 1 and depth < len(gaps) else 0.0
+            effect = rng.normal(0, deviation) if not gap else gap
+            for task in TASKS:
+                noise = rng.normal(0, 0.004, 3)
+                runs += decode(trials[-1], *(50 * np.exp(prompts + effect + noise)), task=task)
+    return judged("series_gap", trials, runs)
+
+
+def test_launches_are_held_against_what_launches_of_the_sweep_differ_by() -> None:
+    *pairs, sweep = relaunched([])
+    assert [row["verdict"] for row in pairs] == ["pass"] * 8
+    told = [row["detail"] for row in pairs]
+    assert any("no more than launches of this sweep commonly differ by" in each for each in told)
+    assert (sweep["cell_id"], sweep["verdict"], sweep["unit"]) == (None, "pass", "share")
+    assert sweep["value"] == pytest.approx(0.02, rel=0.6)
+    assert "launches of one cell differ by" in sweep["detail"]
+    assert "(standard deviation, 7 degrees of freedom)" in sweep["detail"]
+
+
+def test_a_gap_far_beyond_what_launches_differ_by_is_told_and_excuses_no_other() -> None:
+    *pairs, _ = relaunched([-0.2])
+    assert [row["verdict"] for row in pairs] == ["warn"] + ["pass"] * 7
+    assert "far more than launches of this sweep differ by" in pairs[0]["detail"]
+
+
+def test_few_launches_do_not_tell_what_is_common() -> None:
+    pairs = relaunched([-0.05, 0.05], cells=4)
+    assert [row["cell_id"] is None for row in pairs] == [False] * 4
+    assert [row["verdict"] for row in pairs[:2]] == ["warn", "warn"]
+    assert pairs[0]["detail"].endswith("more than its runs differ")
+
+
 def watched(moves: list[float], others: float | None = None, **columns: list[float]) -> dict:
     """What `drift` says of a reference cell that moves so, amid cells that differ by `others`."""
     rng = np.random.default_rng(1)
@@ -113,6 +155,28 @@ def test_a_move_is_held_against_what_launches_differ_by(
     row = watched([1.0, (1 + last) / 2, last], others)
     assert row["verdict"] == verdict
     assert row["value"] == pytest.approx(last, rel=0.01)
+
+
+@pytest.mark.parametrize("prompts", [0.0, 0.15, 0.4])
+@pytest.mark.parametrize(("last", "verdict"), [(5 / 6, "warn"), (0.95, "warn"), (1.0, "pass")])
+def test_prompts_that_differ_hide_no_drift(prompts: float, last: float, verdict: str) -> None:
+    rng = np.random.default_rng(1)
+    speeds = 50 * np.exp(rng.normal(0, prompts, 9))
+    trials, runs = [], []
+    for number, move in enumerate([1.0, 1.0, last], 1):
+        trials.append(launch(3, attempt=number, hours=number, purpose="reference"))
+        for place, task in enumerate(TASKS):
+            asked = speeds[3 * place :][:3] * np.exp(rng.normal(0, 0.01, 3))
+            runs += decode(trials[-1], *(move * asked), task=task)
+    (row,) = judged("drift", trials, runs)
+    assert (row["verdict"], row["value"]) == (verdict, pytest.approx(last, rel=0.02))
+
+
+def test_noise_of_runs_is_no_drift() -> None:
+    first, last = [launch(3, attempt=each, hours=each, purpose="reference") for each in (1, 2)]
+    runs = decode(first, 40.0, 50.0, 60.0, 45.0) + decode(last, 28.0, 65.0, 67.0, 53.0)
+    (row,) = judged("drift", [first, last], runs)
+    assert (row["verdict"], row["value"]) == ("pass", pytest.approx(1.147, abs=0.001))
 
 
 def test_what_moves_along_is_named() -> None:

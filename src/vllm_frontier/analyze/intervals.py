@@ -34,9 +34,9 @@ _POOL_DF = 2  # with less the variance between launches is as good as unknown
 # says of itself: an interval four deviations wide would call nothing.
 _LENT_DF = 4
 _DRIFT_DF = 6
-# With and without graphs are pooled unless an F test speaks against it. Where a test comes before the
-# figures that count, it must seldom miss a difference. But the noise that came out smaller did so
-# partly by luck: of these only the sure ones count for themselves.
+# With and without graphs are pooled unless an F test speaks against it. A test that comes before
+# the figures that count must seldom miss a difference. But the noise that came out smaller did so
+# partly by luck: it counts for itself only where that is surer.
 _SPLIT_DF = 4
 _LARGER_AT = 0.25
 _SMALLER_AT = 0.05

@@ -13,6 +13,10 @@ SETTING = "setting"
 """What must be the same of two cells beside depth, graphs, window and share, to be compared:
 further axes, engine and card, and what was measured."""
 
+REQUEST = ("task", "variant", "repeat")
+"""What was asked. Prompts differ, and are the same in every launch of a workload, so that launches
+are compared pair by pair."""
+
 LAUNCHES_DIFFER = 0.03
 """Share by which launches of a cell commonly differ, where a sweep does not tell by how much."""
 
@@ -46,10 +50,10 @@ class Evidence:
             axes, `setting`, and what `trials` has of them.
         runs: every run of these, with `launch` in the place of cell and attempt.
         decode: those of them that tell a decode speed, as `log_speed`; `accepted` by any counter.
+        by_request: of each launch and what was asked (`REQUEST`) the median `log_speed`.
         by_launch: of each launch and task the median `log_speed`, `runs` and counters (sums).
         by_cell: of each cell and task the median over launches, `variance` of that figure as far
-            as it is known, `launches`, and counters.
-        noise: standard deviation of the runs of a launch at one task; None where no task ran twice.
+            as launches of this cell show it, `launches`, and counters.
         method: how tokens are drafted, where that is known.
         texts: `output` and `output_token_ids` of the table `runs`; `row` of `runs` and `decode` is
             the place in it.
@@ -58,9 +62,9 @@ class Evidence:
     launches: pl.DataFrame
     runs: pl.DataFrame
     decode: pl.DataFrame
+    by_request: pl.DataFrame
     by_launch: pl.DataFrame
     by_cell: pl.DataFrame
-    noise: float | None
     method: str | None
     texts: pl.DataFrame
 
@@ -82,10 +86,10 @@ def gather(trials: pl.LazyFrame, runs: pl.LazyFrame, method: str | None = None) 
     measured = numbered.join(names, on=CELL, how="inner").select(_OF_A_RUN).collect()
     texts = runs.select("output", "output_token_ids").collect()
     decode = _decode(measured)
-    noise = _noise(decode)
+    by_request = decode.group_by("launch", *REQUEST).agg(pl.col("log_speed").median())
     by_launch = _by_launch(decode)
-    by_cell = _by_cell(by_launch, launches, noise)
-    return Evidence(launches, measured, decode, by_launch, by_cell, noise, method, texts)
+    by_cell = _by_cell(by_launch, launches)
+    return Evidence(launches, measured, decode, by_request, by_launch, by_cell, method, texts)
 
 
 def _launches(trials: pl.LazyFrame) -> pl.DataFrame:
@@ -113,23 +117,6 @@ def _decode(runs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _noise(decode: pl.DataFrame) -> float | None:
-    """How much the runs of a launch at one task differ.
-
-    Where a prompt was asked more than once, runs of the same prompt; else differences of the
-    prompts are in it.
-    """
-    task = ("launch", "task")
-    for keys in ((*task, "variant"), task):
-        asked = decode.filter(pl.col(keys[-1]).is_not_null())
-        groups = asked.group_by(keys).agg(pl.col("log_speed").var().alias("variance"), n=pl.len())
-        groups = groups.filter(pl.col("n") > 1)
-        if not groups.is_empty():
-            freedom = groups["n"].to_numpy() - 1.0
-            return float((groups["variance"].to_numpy() @ freedom / freedom.sum()) ** 0.5)
-    return None
-
-
 def _by_launch(decode: pl.DataFrame) -> pl.DataFrame:
     counted = pl.col("drafts").is_not_null() & pl.col("accepted").is_not_null()
     told = counted & (pl.col("completion_tokens") > 0)
@@ -148,18 +135,15 @@ def _by_launch(decode: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_cell(by_launch: pl.DataFrame, launches: pl.DataFrame, noise: float | None) -> pl.DataFrame:
-    """The variance is that of a median of runs, and what the cell's own launches show of theirs."""
+def _by_cell(by_launch: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     cells = launches.select("launch", "cell_id", *AXES, SETTING)
-    own = pl.col("log_speed").var().fill_null(0.0) / pl.len()
-    of_runs = 1.57 * (noise or 0.0) ** 2 / pl.col("runs").sum()
     return (
         by_launch.lazy()
         .join(cells.lazy(), on="launch", how="inner")
         .group_by("cell_id", *AXES, SETTING, "task")
         .agg(
             pl.col("log_speed").median(),
-            (own + of_runs).alias("variance"),
+            (pl.col("log_speed").var().fill_null(0.0) / pl.len()).alias("variance"),
             pl.len().cast(pl.Int64).alias("launches"),
             pl.col(
                 *("drafts", "accepted", "runs"),

@@ -7,6 +7,7 @@ import polars as pl
 
 from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, SETTING, Evidence
 from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, figure, percent, rows, when
+from vllm_frontier.analyze.checks.paired import with_baseline
 
 OFF_THE_LINE = 0.10
 """Share by which the step of a depth may lie off the line through the others, that line's own
@@ -16,15 +17,15 @@ UNEXPLAINED = 0.05
 """Share of the tokens that drafts and counters may leave open."""
 
 _EVEN = 1e-9
-_PLACE = ("context", "utilization")
 _OTHERS = 3
 
 
 def speedup_bound(evidence: Evidence) -> Judgement:
     """Speed over depth 0 against depth + 1, and against 1 + the accepted tokens of a draft.
 
-    What the runs, and launches of the same cell, are known to differ by is granted. Of a cell that
-    was launched once the next launch may differ: a small excess is a warning only.
+    What the runs and launches of the two cells are known to differ by is granted, pair by pair: no
+    other cell, and no difference between prompts, excuses them. Of a cell that was launched once
+    the next launch may differ: a small excess is a warning only.
     """
     found = with_baseline(evidence.by_cell.filter(pl.col("depth") > 0), evidence)
     if found.is_empty():
@@ -95,36 +96,6 @@ def acceptance_explains(evidence: Evidence) -> Judgement:
     )
     found = found.with_columns(_verdicts(evidence))
     return rows(found.with_columns(verdict=_worst(), detail=_explained()), "x", nothing="")
-
-
-def with_baseline(cells: pl.DataFrame, evidence: Evidence, how: str = "inner") -> pl.DataFrame:
-    """Rows of `by_cell` with `_base`, the log speed of depth 0 at the same task, and `gain`.
-
-    The baseline has the same graphs and setting, and the same window and share where that was
-    measured; else it is the median over those that were.
-    """
-    key = [SETTING, "graphs", "task"]
-    base = evidence.by_cell.filter(pl.col("depth") == 0)
-    figures = [
-        pl.col("log_speed").median().alias("_base"),
-        pl.col("variance").mean().alias("_base_variance"),
-        pl.col("launches").max().alias("_base_launches"),
-    ]
-    exact = base.group_by(*key, *_PLACE).agg(figures)
-    wide = base.group_by(key).agg(figures)
-    names = ("_base", "_base_variance", "_base_launches")
-    found = cells.join(exact, on=[*key, *_PLACE], how="left").join(
-        wide, on=key, how="left", suffix="_wide"
-    )
-    found = found.with_columns(
-        pl.when(pl.col("_base").is_null()).then(f"{name}_wide").otherwise(name).alias(name)
-        for name in names
-    ).with_columns(
-        gain=pl.col("log_speed") - pl.col("_base"),
-        # Twice the standard error of the ratio.
-        _granted=2 * (pl.col("variance") + pl.col("_base_variance")).sqrt(),
-    )
-    return found.filter(pl.col("gain").is_not_null()) if how == "inner" else found
 
 
 def _nothing_to_compare(evidence: Evidence) -> str:

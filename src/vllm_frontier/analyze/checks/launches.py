@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
-from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, Evidence
+from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, REQUEST, Evidence
 from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
@@ -17,26 +17,38 @@ from vllm_frontier.analyze.checks.judgement import (
     rows,
     when,
 )
+from vllm_frontier.analyze.checks.paired import MEDIAN, pooled, sure
 from vllm_frontier.analyze.checks.telemetry import correlate
 from vllm_frontier.dominance import TIE
 from vllm_frontier.outcome import Purpose
 
+FAR = 3.0
+"""Standard deviations of the difference of two launches beyond which it is a gap."""
+
 _SURE = 0.975
 _EVEN = 1e-9
-_KNOWN_FROM = 2  # degrees of freedom from which a spread is one
+_SPREAD_FROM = 4  # degrees of freedom that tell what is usual among launches
+_KNOWN_FROM = 2  # from which a spread is one
 _TREND_FROM = 6  # and a trend
 
 
 def series_gap(evidence: Evidence) -> Judgement:
-    """Launches of a cell against the one before: the same runs of both, pair by pair."""
+    """Launches of a cell against the one before: the same runs of both, pair by pair.
+
+    Launches differ by more than their runs do. Where launches of other cells tell how much is
+    usual, only a pair is warned of that is far beyond; a row for the sweep tells how much it is.
+    """
     pairs = _pairs(evidence)
     if pairs.is_empty():
         return "no cell was launched twice with at least two runs that can be compared"
-    freedom = (pairs["n"] - 1).to_numpy()
-    pairs = pairs.with_columns(_t=pl.Series(np.asarray(stdtrit(freedom, _SURE), dtype=float)))
+    residuals = _residuals(_levels(evidence))
+    usual = _usual_of_others(residuals)
+    pairs = pairs.join(usual, on="cell_id", how="left", maintain_order="left")
+    pairs = pairs.with_columns(_t=pl.Series(sure((pairs["n"] - 1).to_numpy())))
     half = pl.col("_t") * pl.col("spread").fill_null(0.0) / pl.col("n").sqrt()
-    ratio, off = pl.col("mean").exp(), pl.col("mean").abs()
-    gap = (off > half) & ((ratio - 1).abs() >= TIE - _EVEN)
+    ratio, off, usual_off = pl.col("mean").exp(), pl.col("mean").abs(), pl.col("usual")
+    differ = (off > half) & ((ratio - 1).abs() >= TIE - _EVEN)
+    gap = differ & (off > FAR * 2**0.5 * usual_off.fill_null(0.0) + _EVEN)
     found = pairs.with_columns(
         verdict=when(gap, Verdict.WARN, Verdict.PASS),
         value=ratio,
@@ -48,12 +60,51 @@ def series_gap(evidence: Evidence) -> Judgement:
             pl.col("_earlier"),
             counted(pl.col("n"), "run compared", "runs compared"),
             percent(half.exp() - 1),
-            pl.when(gap)
+            pl.when(gap & usual_off.is_not_null())
+            .then(pl.lit("far more than launches of this sweep differ by"))
+            .when(gap)
             .then(pl.lit("more than its runs differ"))
+            .when(differ)
+            .then(pl.lit("no more than launches of this sweep commonly differ by"))
             .otherwise(pl.lit("no more than its runs differ, or than counts")),
         ),
     )
-    return rows(found, "x", nothing="")
+    told = rows(found, "x", nothing="")
+    of_sweep = _usual(residuals)
+    if isinstance(told, str) or isinstance(of_sweep, str):
+        return told
+    return pl.concat([told, of_sweep])
+
+
+def _usual(residuals: pl.DataFrame) -> Judgement:
+    """The row for the sweep: by how much launches of a cell differ."""
+    freedom = _freedom(residuals)
+    if freedom < _SPREAD_FROM:
+        return ""
+    spread = float((residuals["squares"].sum() / freedom) ** 0.5)
+    found = pl.DataFrame(
+        {
+            "verdict": [Verdict.PASS.value],
+            "value": [float(np.expm1(spread))],
+            "expected": [None],
+            "detail": [
+                f"launches of one cell differ by {_share(spread)} (standard deviation, "
+                f"{freedom} degrees of freedom)"
+            ],
+        }
+    )
+    return rows(found, "share", nothing="")
+
+
+def _usual_of_others(residuals: pl.DataFrame) -> pl.DataFrame:
+    """For each cell what launches of all others differ by: `usual`, a standard deviation.
+
+    Null where these tell too little. What a cell does itself would excuse it.
+    """
+    freedom = _freedom(residuals) - (pl.col("launches") - 1)
+    squares = (pl.col("squares").sum() - pl.col("squares")).clip(lower_bound=0.0)
+    known = freedom >= _SPREAD_FROM
+    return residuals.select("cell_id", usual=pl.when(known).then((squares / freedom).sqrt()))
 
 
 def _pairs(evidence: Evidence) -> pl.DataFrame:
@@ -63,23 +114,17 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
         _earlier=pl.col("attempt").shift(1).over("cell_id"),
     )
     later = order.filter(pl.col("_before").is_not_null())
-    several = pl.concat([later["launch"], later["_before"]]).unique()
-    request = ("launch", "task", "repeat")
-    speeds = (
-        evidence.decode.lazy()
-        .filter(pl.col("launch").is_in(several.implode()))
-        .group_by(request)
-        .agg(pl.col("log_speed").median())
-    )
+    speeds = evidence.by_request.lazy()
     return (
         later.lazy()
         .select("launch", "cell_id", "attempt", "_before", "_earlier")
         .join(speeds, on="launch", how="inner")
         .join(
             speeds,
-            left_on=("_before", "task", "repeat"),
-            right_on=request,
+            left_on=("_before", *REQUEST),
+            right_on=("launch", *REQUEST),
             how="inner",
+            nulls_equal=True,
             suffix="_then",
         )
         .with_columns(_ratio=pl.col("log_speed") - pl.col("log_speed_then"))
@@ -114,7 +159,7 @@ class _Trend:
 
 
 def drift(evidence: Evidence) -> Judgement:
-    """How far the reference cell moved from its first launch to its last.
+    """How far the reference cell moved from its first launch to its last, prompt by prompt.
 
     Held against how launches of a cell differ otherwise, as far as launches of several cells tell
     it; their common trend counts, too. What moves along is named, which does not make it the cause.
@@ -124,16 +169,14 @@ def drift(evidence: Evidence) -> Judgement:
     if reference is None:
         return "no cell was launched again to watch its speed"
     trend = _trend(levels)
-    own = levels.filter(pl.col("cell_id") == reference)
-    steps = own["level"].to_numpy()
-    moved, range_ = float(steps[-1] - steps[0]), float(steps.max() - steps.min())
+    own = _moves(levels.filter(pl.col("cell_id") == reference), evidence)
+    steps = own["moved"].to_numpy()
+    moved, range_ = float(steps[-1]), float(steps.max() - steps.min())
     if trend.spread is None:
         # Two launches differ by more than their runs do; by how much, nothing here tells.
-        runs = 2 * 1.57**0.5 * (evidence.noise or 0.0)
-        limit, against = (
-            max(float(np.log1p(LAUNCHES_DIFFER)), runs),
-            "too few launches tell how much they differ",
-        )
+        unsure = float(sure(own["freedom"].item(-1)) * own["error"].item(-1))
+        limit = max(float(np.log1p(LAUNCHES_DIFFER)), unsure)
+        against = "too few launches tell how much they differ"
     else:
         limit = max(float(np.log1p(TIE)), trend.sure() * trend.spread * 2**0.5)
         against = f"launches of a cell differ by {_share(trend.spread)} (standard deviation)"
@@ -157,6 +200,33 @@ def drift(evidence: Evidence) -> Judgement:
         }
     )
     return rows(found, "x", nothing="")
+
+
+def _moves(own: pl.DataFrame, evidence: Evidence) -> pl.DataFrame:
+    """The launches of one cell, each against the first: `moved`, its `error` and `freedom`.
+
+    Over the same prompts: mean over tasks of the median log ratio. Of a launch that has none of
+    them the levels are compared, with an error that nothing tells.
+    """
+    first = own["launch"].item(0)
+    speeds = evidence.by_request.filter(pl.col("launch").is_in(own["launch"].implode()))
+    then = speeds.filter(pl.col("launch") == first).drop("launch")
+    ratios = speeds.join(then, on=REQUEST, how="inner", nulls_equal=True, suffix="_then")
+    ratios = ratios.with_columns(ratio=pl.col("log_speed") - pl.col("log_speed_then"))
+    by_task = ratios.group_by("launch", "task").agg(pl.col("ratio").median(), n=pl.len())
+    # Of the mean over tasks of medians, where a single ratio has the variance 1.
+    unit = MEDIAN * (1 / pl.col("n")).sum() / pl.len() ** 2
+    moves = by_task.group_by("launch").agg(moved=pl.col("ratio").mean(), _unit=unit)
+    moves = moves.join(pooled(ratios, ("launch",)), on="launch", how="left")
+    return (
+        own.join(moves, on="launch", how="left")
+        .with_columns(
+            pl.coalesce("moved", pl.col("level") - pl.col("level").first()),
+            pl.col("freedom").fill_null(0),
+            error=(pl.col("variance") * pl.col("_unit")).sqrt().fill_null(0.0),
+        )
+        .sort("launch")
+    )
 
 
 def _tends(trend: _Trend, along: float) -> bool:
@@ -186,20 +256,41 @@ def _reference(evidence: Evidence, levels: pl.DataFrame) -> str | None:
 
 def _trend(levels: pl.DataFrame) -> _Trend:
     """A common slope over time, and what launches differ by beside it."""
+    residuals = _residuals(levels)
+    freedom, spread_x = _freedom(residuals), float(residuals["squared_time"].sum())
+    if freedom < _KNOWN_FROM or residuals.height < 2 or spread_x <= 0:
+        return _Trend()
+    spread = float((residuals["squares"].sum() / freedom) ** 0.5)
+    if freedom < _TREND_FROM:
+        return _Trend(spread=spread, freedom=freedom)
+    return _Trend(float(residuals["slope"].item(0)), spread / spread_x**0.5, spread, freedom)
+
+
+def _freedom(residuals: pl.DataFrame) -> int:
+    """Degrees of freedom of what is left beside the cells and the slope."""
+    return int((residuals["launches"] - 1).sum()) - 1
+
+
+def _residuals(levels: pl.DataFrame) -> pl.DataFrame:
+    """Of each cell with several launches what a common slope over time leaves: `squares`.
+
+    Also `launches`, `squared_time` about the mean of the cell, and the `slope`.
+    """
     within = levels.filter(pl.len().over("cell_id") > 1).with_columns(
         pl.col(name) - pl.col(name).mean().over("cell_id") for name in ("level", "time")
     )
-    cells = levels.filter(pl.len().over("cell_id") > 1)["cell_id"].n_unique()
-    freedom = within.height - cells - 1
-    y, x = within["level"].to_numpy(), within["time"].to_numpy()
-    spread_x = float((x**2).sum())
-    if freedom < _KNOWN_FROM or cells < 2 or spread_x <= 0:
-        return _Trend()
-    slope = float((x * y).sum() / spread_x)
-    spread = float((((y - slope * x) ** 2).sum() / freedom) ** 0.5)
-    if freedom < _TREND_FROM:
-        return _Trend(spread=spread, freedom=freedom)
-    return _Trend(slope, spread / spread_x**0.5, spread, freedom)
+    y, x = pl.col("level"), pl.col("time")
+    slope = (x * y).sum() / x.pow(2).sum()
+    return (
+        within.with_columns(slope=pl.when(x.pow(2).sum() > 0).then(slope).otherwise(0.0))
+        .group_by("cell_id", maintain_order=True)
+        .agg(
+            squares=(y - pl.col("slope") * x).pow(2).sum(),
+            squared_time=x.pow(2).sum(),
+            launches=pl.len().cast(pl.Int64),
+            slope=pl.col("slope").first(),
+        )
+    )
 
 
 def _share(log: float) -> str:
