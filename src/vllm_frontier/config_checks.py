@@ -15,7 +15,7 @@ from vllm_frontier.config_schema import SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
 from vllm_frontier.launch.environment import is_secret, mask_secrets
-from vllm_frontier.measure.task import needs_tokens
+from vllm_frontier.measure.task import load_task, needs_tokens
 
 CARD_KINDS = ("nvidia", "cpu", "simulated")
 ENGINE_KINDS = ("vllm", "vllm-cpu", "simulated")
@@ -41,6 +41,7 @@ DEPTH_MAX, CONTEXT_MAX = 1024, 2**31
 _WHOLE_BITS = 63
 _SECONDS_MAX = 1e9
 _TIMES_MAX = 1000
+_TEMPERATURE_MAX = 100  # far above what leaves any text readable
 _GIB_MAX = 1e6
 
 
@@ -111,7 +112,7 @@ def check_numbers(conf: SweepConf) -> None:
     at_least_one: dict[str, float | None] = {
         "workload.repeats": conf.workload.repeats,
         "workload.replicates": conf.workload.replicates,
-        "workload.max_tokens": conf.workload.max_tokens,
+        "workload.repeats_max": conf.workload.repeats_max,
         "workload.prefill_tokens": conf.workload.prefill_tokens,
         "engine.tensor_parallel": conf.engine.tensor_parallel,
         "search.max_launches": conf.search.max_launches,
@@ -144,6 +145,12 @@ def check_numbers(conf: SweepConf) -> None:
     }
     for key, value in positive.items():
         _require(value is None or value > 0, key, value, "above 0")
+    _require(
+        conf.workload.max_tokens is None or conf.workload.max_tokens >= 2,
+        "workload.max_tokens",
+        conf.workload.max_tokens,
+        "2 or more: the first token of an answer has no decode speed",
+    )
     for key, value, most in (
         ("card.memory_gib", conf.card.memory_gib, _GIB_MAX),
         ("card.reserved_gib", conf.card.reserved_gib, _GIB_MAX),
@@ -155,6 +162,7 @@ def check_numbers(conf: SweepConf) -> None:
         ("workload.repeats_max", conf.workload.repeats_max, _TIMES_MAX),
         ("workload.replicates", conf.workload.replicates, _TIMES_MAX),
         ("workload.precision", conf.workload.precision, 1),
+        ("workload.temperature", conf.workload.temperature, _TEMPERATURE_MAX),
         ("workload.request_timeout_s", conf.workload.request_timeout_s, _SECONDS_MAX),
         ("workload.fill_timeout_s", conf.workload.fill_timeout_s, _SECONDS_MAX),
         ("search.max_hours", conf.search.max_hours, _SECONDS_MAX / 3600),
@@ -215,6 +223,13 @@ def check_secrets(conf: SweepConf) -> None:
 def check_window(conf: SweepConf) -> None:
     """Every context must hold the longest task."""
     _check_values("workload.tasks", conf.workload.tasks)
+    names = [load_task(task).name for task in conf.workload.tasks]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(
+            f"workload.tasks has two tasks with the name {twice!r}, whose runs could not be told "
+            "apart: change the `name` in one of the files"
+        )
     needed = needs_tokens(conf.workload.tasks, conf.workload.max_tokens)
     short = [value for value in conf.grid.context if value < needed]
     if short:

@@ -23,6 +23,10 @@ from vllm_frontier.spec import ModelSpec, SweepIdentity, SweepSpec, WorkloadSpec
 # Enough of a weight file to tell two trainings of one architecture apart, without reading it.
 _SAMPLE_BYTES = 1 << 20
 
+WORKLOAD_KEYS = ("tasks", "repeats", "max_tokens", "temperature", "thinking", "prefill_tokens")
+"""What decides what is measured; the other keys of `workload` decide how often, and how long it
+may take."""
+
 # Inside a longer text: NAME=value, "name": "value", ?name=value, --name value.
 _NAMED = re.compile(
     r"""(?P<name>(?P<option>--)?[A-Za-z_][\w.-]*)
@@ -224,13 +228,5 @@ def _described_card(spec: SweepSpec) -> str | None:
 
 def _workload(workload: WorkloadSpec) -> str:
     tasks = {name: load_task(name).digest for name in workload.tasks}
-    return digest(
-        {
-            "tasks": tasks,
-            "repeats": workload.repeats,
-            "max_tokens": workload.max_tokens,
-            "temperature": workload.temperature,
-            "thinking": workload.thinking,
-            "prefill_tokens": workload.prefill_tokens,
-        }
-    )
+    told = {name: getattr(workload, name) for name in WORKLOAD_KEYS}
+    return digest({**told, "tasks": tasks})

@@ -49,6 +49,9 @@ MISTAKES = [
      "grid.exclude[0].depth must be a number or a list of numbers, not 'deep'"),
     (["workload.tasks=[poetry]"], "unknown task 'poetry': give the path of a YAML file or one of "),
     (["workload.repeats=0"], "workload.repeats is 0, but must be 1 or more"),
+    (["workload.repeats_max=0"], "workload.repeats_max is 0, but must be 1 or more"),
+    (["workload.temperature=101"], "workload.temperature is 101, but must be at most 100"),
+    (["workload.max_tokens=1"], "workload.max_tokens is 1, but must be 2 or more"),
     (["workload.repeats=1001"], "workload.repeats is 1001, but must be at most 1000"),
     (["workload.replicates=0"], "workload.replicates is 0, but must be 1 or more"),
     (["workload.replicates=1.5"], "workload.replicates: '1.5' is not a whole number"),
@@ -169,6 +172,12 @@ def test_a_window_below_the_longest_task_says_what_is_needed() -> None:
     needed = int(words.split("a window of ")[1].split(maxsplit=1)[0])
     assert 1000 < needed <= 8192
     compose_sweep("demo-cpu", [f"grid.context=[{needed}]"])
+
+
+def test_two_tasks_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: edit\nmax_tokens: 8\nvariants: [Hello]\n")
+    with pytest.raises(ConfigError, match="two tasks with the name 'edit'"):
+        compose_sweep("demo-cpu", [f"workload.tasks=[edit,{tmp_path}/mine.yaml]"])
 
 
 def test_a_sweep_that_cannot_know_the_model_says_so() -> None:

@@ -34,6 +34,8 @@ def run(drafts: int | None, accepted: tuple[int, ...] | None, kind: str = "decod
         # One task accepts nothing and another a lot: the head works.
         ([run(100, (0, 0, 0)), run(100, (90, 80, 70))], SpecState.WORKING),
         ([run(0, (0, 0, 0))], SpecState.INEFFECTIVE),
+        # Nothing could be drafted: the first token comes with the prompt.
+        ([replace(run(0, (0, 0, 0)), completion_tokens=1)], None),
         ([run(100, (100, 100, 100))], SpecState.SUSPECT),
         ([run(100, (100, 100, 99))], SpecState.WORKING),
         # Too few drafts to say that all of them is too many.

@@ -66,6 +66,12 @@ def test_all_that_differs_is_told_and_both_ways_out(root: Path) -> None:
             other("w2"),
             "workload.repeats is 3 there and 5 here",
         ),
+        (
+            # Of what differs only that is told which decides what is measured.
+            {"name": "demo", "workload": {"repeats": 5, "tasks": ["edit", "code"], "score": False}},
+            other("w2"),
+            "workload.repeats is 3 there and 5 here",
+        ),
         (CONFIG, other("w2"), "workload is w1 there and w2 here"),
     ],
 )

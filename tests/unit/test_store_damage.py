@@ -69,8 +69,6 @@ WAYS = [
     ("runs.parquet", flip, "is not as outcome.json says"),
     ("runs.parquet", empty, "is not as outcome.json says"),
     ("runs.parquet", Path.unlink, "is missing"),
-    ("telemetry.parquet", flip, "is not as outcome.json says"),
-    ("telemetry.parquet", Path.unlink, "is missing"),
     ("outcome.json", truncate, "is no JSON"),
     ("outcome.json", flip, "is no JSON"),
     ("outcome.json", empty, "is empty"),
@@ -235,9 +233,7 @@ def test_a_later_version_is_told_and_not_set_aside(store: SweepStore) -> None:
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    name=st.sampled_from(
-        ["trial.parquet", "runs.parquet", "telemetry.parquet", "outcome.json", "attempt.json"]
-    ),
+    name=st.sampled_from(["trial.parquet", "runs.parquet", "outcome.json", "attempt.json"]),
     where=st.floats(0, 1, exclude_max=True),
     bit=st.integers(0, 7),
     cut=st.booleans(),
@@ -299,11 +295,10 @@ def test_every_file_is_read_once_to_decide_what_is_left(
         "outcome.json": 51,
         "trial.parquet": 50,
         "runs.parquet": 50,
-        "telemetry.parquet": 50,
     }
     reads.clear()
     store.take_stock()[1]
-    assert len(reads) == 252
+    assert len(reads) == 202
 
 
 def test_ten_thousand_attempts_are_checked_and_read_in_three_seconds(store: SweepStore) -> None:

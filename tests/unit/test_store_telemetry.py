@@ -1,7 +1,7 @@
 """The samples of attempts, as a sweep's folder keeps them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -58,3 +58,17 @@ def test_an_attempt_of_an_earlier_version_has_no_samples(store: SweepStore) -> N
     # One that counts for nothing has no samples that count.
     launch(store, Cell(3, 1024, False, 0.9))
     assert store.telemetry(store.outcomes()).height == 2
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
+def test_what_was_measured_stands_without_its_telemetry(
+    store: SweepStore, harm: Callable[[Path], object]
+) -> None:
+    finish(store, CELL, GOOD)
+    harmed = finish(store, Cell(2, 1024, False, 0.9), GOOD)
+    harm(harmed.telemetry_parquet)
+    stock, damaged = store.take_stock()
+    assert damaged == []
+    assert [each.status for each in stock] == [Status.MEASURED] * 2
+    assert store.tables()[0].height == 2
+    assert store.telemetry()["cell_id"].unique().to_list() == [IDENTITY.cell_id(CELL)]

@@ -167,12 +167,14 @@ def _to_score(
     ]
     yield from (written[task.name] for task in short)
     told = any(each.reply.token_ids and each.reply.prompt_token_ids for each in written.values())
-    if not told or (workload.temperature > 0 and short):
+    if not told:
         return
-    warmth = workload.temperature or 1.0
-    for task in short or [load_task(_SHORT_TASK)]:
+    further = [] if short else [(load_task(_SHORT_TASK), workload.temperature)]
+    if workload.temperature == 0:
+        further += [(task, 1.0) for task in short or [load_task(_SHORT_TASK)]]
+    for task, warmth in further:
         step = questions.step(
-            task, 0, 0, f"{task.name}-sampled", temperature=warmth, tokens_max=SCORED_TOKENS
+            task, 0, 0, f"{task.name}-at-{warmth}", temperature=warmth, tokens_max=SCORED_TOKENS
         )
         label = replace(step.label, kind="probe")
         yield measure_request(client, label, step.send)

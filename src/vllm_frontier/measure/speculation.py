@@ -38,7 +38,9 @@ def spec_state(depth: int, runs: Iterable[Run]) -> SpecState | None:
         return None
     drafts = sum(run.drafts or 0 for run in counted)
     if drafts == 0:
-        return SpecState.INEFFECTIVE
+        # The first token of an answer comes with the prompt, without a draft.
+        wanted = sum((run.completion_tokens or 1) - 1 for run in counted)
+        return SpecState.INEFFECTIVE if wanted >= ENOUGH_DRAFTS else None
     if drafts < ENOUGH_DRAFTS:
         return None
     accepted = [0] * depth

@@ -37,7 +37,8 @@ _ABOUT = 0.9
 def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     """What `status --json` prints.
 
-    Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`), `reason` (why it
+    Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`: nothing is left, or
+    only launches that repeat a measurement, in a sweep that nothing cut short), `reason` (why it
     ended before it was finished: `search.max_launches`, `search.max_hours`, or null: nothing says
     that a budget ended it), `writer`, `planned`, `done` (cells with an answer, inferred ones
     included), `launched`, `inferred` and `not_reached` (of the planned cells; one that is launched
@@ -60,7 +61,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     reached = inferred | {each.cell for each in launched}
     under = {each.cell for each in running} & set(cells)
     left, upcoming = (None, None) if writer else _left(spec, records)
-    state = "running" if writer else "finished" if upcoming is None else "interrupted"
+    state = "running" if writer else "interrupted" if _cut(spec, records, upcoming) else "finished"
     return {
         "sweep": store.config["name"],
         "folder": str(folder),
@@ -100,6 +101,18 @@ def _left(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> tuple[int, Ask
     expected = search.outlook.launches_left
     upcoming = search.ask()
     return (0 if upcoming is None else max(1, expected)), upcoming
+
+
+def _cut(spec: SweepSpec, records: Sequence[RecordedOutcome], upcoming: Ask | None) -> bool:
+    """Whether something ended a sweep early that nobody runs.
+
+    What another setting or a later version would measure once more, it was not to measure.
+    """
+    if upcoming is None or not upcoming.purpose.repeats:
+        return upcoming is not None
+    ordered = in_order(records)
+    stopped = bool(ordered) and ordered[-1].status is Status.INTERRUPTED
+    return stopped or _budget(spec, records) is not None
 
 
 def _wanted(ask: Ask, latest: Mapping[Cell, RecordedOutcome]) -> str:
@@ -154,7 +167,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"  beside these {again}" if found["inferred"] else f"  {made} and {again}")
     for cell in found["running"]:
         console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
-    if found["state"] == "interrupted":
+    if found["launches_left"]:
         folder = found["folder"]
         console.print(f"Go on with: vllm-frontier resume {folder}", soft_wrap=True, markup=False)
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from vllm_frontier.errors import StoreError
+from vllm_frontier.identity import WORKLOAD_KEYS
 from vllm_frontier.spec import SweepIdentity
 from vllm_frontier.store import atomic
 from vllm_frontier.store.paths import SweepPaths
@@ -135,20 +136,23 @@ def fixed_differences(stored: Manifest, given: Manifest) -> list[Difference]:
     """In what two sweeps differ that no sweep can go on with: its name, and what it measures.
 
     A workload counts by its digest; which of its settings differs is told from the two
-    configurations.
+    configurations, settings that decide nothing left out.
     """
     found = []
     names = stored.config.get("name"), given.config.get("name")
     if names[0] != names[1]:
         found.append(Difference("name", *names))
     if stored.identity.workload != given.identity.workload:
-        settings = _differences(
-            {"workload": stored.config.get("workload", {})},
-            {"workload": given.config.get("workload", {})},
-        )
+        settings = _differences(_decisive(stored.config), _decisive(given.config))
         digests = Difference("workload", stored.identity.workload, given.identity.workload)
         found += list(settings) or [digests]
     return found
+
+
+def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration decides the digest of its workload."""
+    workload = config.get("workload", {})
+    return {"workload": {name: workload[name] for name in WORKLOAD_KEYS if name in workload}}
 
 
 def _identity_document(identity: SweepIdentity) -> dict[str, Any]:

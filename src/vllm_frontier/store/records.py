@@ -158,6 +158,14 @@ def examine(paths: AttemptPaths) -> tuple[RecordedOutcome | None, list[Damage]]:
     return (None if known is None else _as_interrupted(known, problem)), damage
 
 
+def has_telemetry(paths: AttemptPaths) -> bool:
+    """Whether the telemetry of an attempt that is done is there, as its outcome says."""
+    document = _json(paths.outcome_json, []) or {}
+    files, content = document.get("files"), _content(paths.telemetry_parquet)
+    said = files.get(paths.telemetry_parquet.name) if isinstance(files, dict) else None
+    return content is not None and isinstance(said, dict) and said.get("sha256") == _sha256(content)
+
+
 def read_launch(paths: AttemptPaths) -> Mapping[str, Any]:
     """What `attempt.json` says of the launch; empty when there is none, or it is damaged."""
     document = _json(paths.attempt_json, [])
@@ -212,14 +220,14 @@ def _recorded(document: Mapping[str, Any], launch: Mapping[str, Any]) -> Recorde
 
 
 def _damaged_tables(paths: AttemptPaths, files: Any) -> list[Damage]:
-    """What of an attempt's tables is not as its outcome says."""
+    """What of an attempt's tables is not as its outcome says.
+
+    Its telemetry is none of them: what was measured stands without.
+    """
     if not isinstance(files, dict):
         return [Damage(paths.outcome_json, "lacks 'files'")]
     found = []
-    expected = [paths.trial_parquet, paths.runs_parquet]
-    if paths.telemetry_parquet.name in files:  # earlier versions wrote none
-        expected.append(paths.telemetry_parquet)
-    for path in expected:
+    for path in (paths.trial_parquet, paths.runs_parquet):
         said = files.get(path.name)
         content = _content(path)
         if content is None:

@@ -276,6 +276,8 @@ class SweepStore:
     def telemetry(self, known: Sequence[RecordedOutcome] | None = None) -> pl.DataFrame:
         """The table `telemetry` of all attempts that are done, oldest sample first.
 
+        Those of an earlier version have none, nor those whose file is lost or damaged.
+
         Args:
             known: what `outcomes` gave, where it was asked already.
 
@@ -286,7 +288,7 @@ class SweepStore:
 
         finished = self._finished(self.outcomes() if known is None else known)
         with _read(self.paths):
-            return tables.telemetry(finished)
+            return tables.telemetry([each for each in finished if records.has_telemetry(each)])
 
     def _finished(self, found: Sequence[RecordedOutcome]) -> list[AttemptPaths]:
         return [

@@ -39,9 +39,8 @@ def runs(finished: Sequence[AttemptPaths]) -> pl.DataFrame:
 
 
 def telemetry(finished: Sequence[AttemptPaths]) -> pl.DataFrame:
-    """All rows of `telemetry`; attempts of an earlier version have none."""
-    files = [each.telemetry_parquet for each in finished]
-    content = _read("telemetry", [file for file in files if file.exists()])
+    """All rows of `telemetry`, oldest first."""
+    content = _read("telemetry", [each.telemetry_parquet for each in finished])
     return content.sort("at", "cell_id", "attempt", maintain_order=True)
 
 
