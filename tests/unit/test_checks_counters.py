@@ -131,8 +131,8 @@ def test_what_others_do_is_told_with_figures() -> None:
         ({}, "pass"),
         ({"foreign_cores": 0.49}, "pass"),
         ({"foreign_cores": 0.6}, "warn"),
-        ({"foreign_gib": 1.0}, "pass"),
-        ({"foreign_gib": 1.3}, "warn"),
+        ({"foreign_gib": 1.5}, "pass"),  # a desktop, on another card perhaps
+        ({"foreign_gib": 5.0}, "warn"),
         ({"foreign_processes": 4}, "pass"),  # it was there all the time
     ]
     for more, verdict in busy:
@@ -146,6 +146,29 @@ def test_what_others_do_is_told_with_figures() -> None:
         "others kept 0.2 cores busy, 5 other processes with 0.6 GiB on the card, 2 more than at "
         "first"
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "verdict"),
+    [
+        ([1.5, 1.5, 1.5], "pass"),
+        ([1.5, 1.5, 2.1], "warn"),
+        ([2.1, 1.5, 1.5], "warn"),
+        ([9.0, 9.0, 9.0], "warn"),
+    ],
+)
+def test_a_desktop_on_one_of_two_cards_is_no_load(held: list[float], verdict: str) -> None:
+    trials = [launch(depth, card="H") for depth in (0, 1)]
+    runs = [decode(trials[0], 50.0, foreign_gib=each)[0] for each in held]
+    runs += decode(trials[1], 50.0, 50.0, foreign_gib=0.1)
+    assert verdicts("foreign_load", trials, runs) == [verdict, "pass"]
+
+
+def test_what_holds_memory_on_every_launch_of_a_card_is_its_usual_state() -> None:
+    trials = [launch(0, card="A"), launch(1, card="A"), launch(2, card="B")]
+    runs = decode(trials[0], 50.0, foreign_gib=9.0) + decode(trials[1], 50.0, foreign_gib=9.1)
+    runs += decode(trials[2], 50.0, foreign_gib=0.1)
+    assert verdicts("foreign_load", trials, runs) == ["pass"] * 3
 
 
 def test_on_a_cpu_only_cores_are_told() -> None:

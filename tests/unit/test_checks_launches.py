@@ -78,7 +78,7 @@ def relaunched(
         for attempt in range(1, launches + 1):
             trials.append(launch(depth, attempt=attempt, hours=attempt * 10.0 + depth))
             gap = gaps[depth] if attempt > 1 and depth < len(gaps) else 0.0
-            effect = rng.normal(0, deviation) if not gap else gap
+            effect = gap if gap else rng.normal(0, deviation)
             for task in TASKS:
                 noise = rng.normal(0, 0.004, 3)
                 runs += decode(trials[-1], *(50 * np.exp(prompts + effect + noise)), task=task)

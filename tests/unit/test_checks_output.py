@@ -48,7 +48,7 @@ def test_the_same_output_is_lossless() -> None:
 
 @pytest.mark.parametrize(
     ("places", "rate", "verdict"),
-    [([90, None, None], 1 / 291, "pass"), ([20, 20], 2 / 42, "pass"), ([18, 19], 2 / 39, "warn")],
+    [([90, None, None], 1 / 291, "pass"), ([61, 61], 2 / 124, "pass"), ([57, 58], 2 / 117, "warn")],
 )
 def test_outputs_that_part_now_and_then_are_rounding(
     places: list[int | None], rate: float, verdict: str
@@ -58,13 +58,28 @@ def test_outputs_that_part_now_and_then_are_rounding(
     assert f"first at token {min(each for each in places if each) + 1}:" in row["detail"]
 
 
-@pytest.mark.parametrize(("place", "verdict"), [(40, "pass"), (7, "warn")])
+@pytest.mark.parametrize(("place", "verdict"), [(70, "pass"), (7, "warn")])
 def test_without_ids_characters_are_compared(place: int, verdict: str) -> None:
     row = compared([parted(place), parted(place)], ids=False)
     assert row["verdict"] == verdict
     # A token is three digits and a blank here, or four that begin alike.
     assert row["value"] == pytest.approx(1 / (place + 1), rel=0.25)
     assert f"first at character {4 * place + 2}:" in row["detail"]
+
+
+def test_of_many_outputs_some_are_those_of_depth_0() -> None:
+    assert compared([parted(99)] * 5)["verdict"] == "pass"
+    row = compared([parted(99)] * 6)
+    assert (row["verdict"], row["value"]) == ("warn", pytest.approx(1 / 100))
+    assert row["detail"].startswith("0.0 % of 6 outputs are those of depth 0; they part once in")
+    assert row["detail"].endswith("none agrees, which rounding does not explain")
+    assert compared([parted(99)] * 5 + [TOKENS])["verdict"] == "pass"
+
+
+def test_texts_that_part_near_token_25_are_no_rounding() -> None:
+    row = compared([parted(22 + number) for number in range(3)] + [TOKENS])
+    assert row["verdict"] == "warn"
+    assert "25 % of 4 outputs" in row["detail"]
 
 
 def test_one_text_that_parts_early_may_be_chance() -> None:
@@ -116,10 +131,11 @@ def rated(
 
 
 def sane(runs: list[Row], *, workload: float = 0.0) -> dict[tuple[int, float], Row]:
-    """What `output_sane` says by depth and expected value."""
+    """What `output_sane` says by depth; that it knows nothing only where it says nothing else."""
     trials = [BASE, DEEP]
     measured = [run for each in trials for run in decode(each, 50.0, temperature=workload)]
     found = judged("output_sane", trials, runs + measured)
+    found.sort(key=lambda row: row["verdict"] != "unknown")
     return {row["depth"]: row for row in found}
 
 
@@ -177,9 +193,84 @@ def test_without_a_baseline_the_model_says_what_it_would_expect() -> None:
     assert list(sane(rated(DEEP, -8.0, expected=None))) == [None]
 
 
-def test_a_broken_baseline_excuses_nothing() -> None:
-    found = sane(rated(BASE, -9.0) + rated(DEEP, -9.0), workload=1.0)
-    assert [found[depth]["verdict"] for depth in (0, 2)] == ["fail", "fail"]
+def test_depth_0_is_not_condemned_by_what_is_expected_of_it() -> None:
+    found = sane(rated(BASE, -9.0) + rated(DEEP, -9.2), workload=1.0)
+    assert [found[depth]["verdict"] for depth in (0, 2)] == ["warn", "warn"]
+    for depth in (0, 2):
+        assert "depth 0 does not write as expected" in found[depth]["detail"]
+    # What writes worse still is broken, whatever depth 0 does.
+    found = sane(rated(BASE, -3.0) + rated(DEEP, -9.0), workload=1.0)
+    assert [found[depth]["verdict"] for depth in (0, 2)] == ["warn", "fail"]
+    # A greedy text is more probable than one that is drawn.
+    greedy = rated(BASE, -0.2, temperature=0.0) + rated(DEEP, -0.3, temperature=0.0)
+    assert [found["verdict"] for found in sane(greedy).values()] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize("temperature", [1.3, 2.0])
+def test_text_sampled_at_a_high_temperature_keeps_every_cell(temperature: float) -> None:
+    """As long as what is expected is that of text sampled so."""
+    heat = {"temperature": temperature}
+    probes = rated(BASE, -4.5, expected=-4.4, **heat) + rated(DEEP, -4.6, expected=-4.5, **heat)
+    found = sane(probes, workload=temperature)
+    assert {row["verdict"] for row in found.values()} == {"pass"}
+    # And where it is not, none is left out.
+    probes = rated(BASE, -4.5, expected=-2.0, **heat) + rated(DEEP, -4.6, expected=-2.0, **heat)
+    found = sane(probes, workload=temperature)
+    assert {row["verdict"] for row in found.values()} == {"warn"}
+
+
+@pytest.mark.parametrize(
+    ("value", "own", "temperature", "verdict"),
+    [
+        (-0.1, -1.6, 1.0, "fail"),
+        (-0.1, -1.6, 0.0, "pass"),  # greedy text is the most probable one
+        (-0.1, -0.3, 1.0, "pass"),  # a text that is easier
+        (-0.7, -1.9, 1.0, "pass"),
+    ],
+)
+def test_sampled_text_may_be_far_too_probable(
+    value: float, own: float, temperature: float, verdict: str
+) -> None:
+    probes = rated(BASE, -1.5, -1.6, temperature=temperature)
+    probes += rated(DEEP, value, value, expected=own, temperature=temperature)
+    assert sane(probes, workload=temperature)[2]["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("base", "deep", "verdict"), [(64, 1, "fail"), (64, 8, "fail"), (64, 9, "pass"), (3, 1, "pass")]
+)
+def test_text_that_turns_in_circles_is_broken_where_that_of_depth_0_does_not(
+    base: int, deep: int, verdict: str
+) -> None:
+    def tokens(probes: list[Row], different: int) -> list[Row]:
+        return [
+            row | {"output_token_ids": [each % different for each in range(80)]} for row in probes
+        ]
+
+    # Its own beginning makes such a text as probable as the model expects of it.
+    probes = tokens(rated(BASE, -0.25, -0.25, expected=-0.25), base)
+    probes += tokens(rated(DEEP, -0.01, -0.01, expected=-0.02), deep)
+    row = sane(probes, workload=1.0)[2]
+    assert row["verdict"] == verdict
+    assert ("turn in circles" in row["detail"]) == (deep <= 8)
+
+
+def test_a_cell_that_nothing_rated_is_named() -> None:
+    found = sane(rated(BASE, -1.5), workload=1.0)
+    assert (found[2]["verdict"], found[2]["cell_id"]) == ("unknown", DEEP["cell_id"])
+    assert found[2]["detail"].startswith("no text of this cell was rated at temperature 1.0")
+    # At another temperature it was.
+    probes = rated(BASE, -0.2, temperature=0.0) + rated(DEEP, -1.4)
+    trials = [BASE, DEEP]
+    runs = probes + [run for each in trials for run in decode(each, 50.0)]
+    told = [(row["depth"], row["verdict"]) for row in judged("output_sane", trials, runs)]
+    assert sorted(told) == [(0, "pass"), (2, "pass"), (2, "unknown")]
+
+
+def test_where_nothing_was_rated_one_row_says_why() -> None:
+    (row,) = sane([]).values()
+    assert (row["verdict"], row["cell_id"]) == ("unknown", None)
+    assert "`workload.score` is off" in row["detail"]
 
 
 def test_texts_that_differ_much_need_a_wider_margin() -> None:

@@ -94,6 +94,44 @@ def test_rows_without_any_figure_are_no_finding() -> None:
     assert set(table["verdict"]) == {"unknown"}
 
 
+def test_cells_that_cannot_be_judged_beside_others_are_counted() -> None:
+    trials = [launch(0), *(launch(depth) for depth in (1, 2, 3, 4))]
+    trials += [launch(5, extra='{"a": 1}')]
+    runs = [run for each in trials for run in decode(each, 50.0, 51.0)]
+    runs[:2] = [run | {"throttled_share": 0.0} for run in runs[:2]]
+    table = found(trials, runs).filter(verdict="unknown")
+    told = {row["check"]: row for row in table.iter_rows(named=True)}
+    row = told["throttled"]
+    assert row["detail"].startswith("5 of 6 measured cells could not be judged: their runs do not")
+    assert row["cell_id"] is None
+    row = told["speedup_bound"]
+    assert (row["cell_id"], row["depth"]) == (trials[-1]["cell_id"], 5)
+    assert row["detail"].startswith("1 of 5 measured cells could not be judged: nothing was")
+    # Of a check that judged nothing one row says why.
+    assert table.filter(check="clock_gap")["detail"].to_list() == [
+        "no run was timed by both clocks"
+    ]
+    assert table["check"].is_unique().all()
+
+
+def test_runs_that_are_far_off_are_told_of_each_launch_and_of_the_sweep() -> None:
+    trials = [launch(0, attempt=number) for number in (1, 2)]
+    near = [50.0 + number % 3 / 10 for number in range(20)]
+    runs = decode(trials[0], *near, variant=0) + decode(trials[1], *near[:17], 40.1, variant=0)
+    table = found(trials, runs).filter(check="outliers")
+    sweep, one = table.to_dicts()
+    assert (sweep["cell_id"], sweep["verdict"], sweep["value"]) == (None, "pass", 1 / 38)
+    assert sweep["detail"].startswith("1 of 38 runs are far off (2.6 %), and counted all the same")
+    assert "at worst decode (edit) at 0.8 times the speed" in sweep["detail"]
+    assert (one["attempt"], one["verdict"], one["value"]) == (2, "pass", pytest.approx(1 / 18))
+    many = runs[:-2] + decode(trials[1], 40.1, 65.2, variant=0)
+    table = found(trials, many).filter(check="outliers")
+    assert table["verdict"].to_list() == ["pass", "warn"]
+    assert "2 of 18 runs are far off, at worst at 1.3 times" in table["detail"].item(1)
+    (row,) = found(trials, runs[:20]).filter(check="outliers").to_dicts()
+    assert (row["verdict"], row["detail"]) == ("pass", "none of 20 runs are far off")
+
+
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Anything that a column may hold, nulls often."""
     if pa.types.is_list(kind):
@@ -141,6 +179,7 @@ def test_whatever_the_tables_hold_every_check_speaks(trials: list[Row], runs: li
     assert table["detail"].null_count() == 0
     for name in ("value", "expected"):
         assert table[name].drop_nulls().is_finite().all()
-    subjects = table.filter(pl.col("verdict") != "unknown")
+    of_sweeps = pl.col("check").is_in(["outliers", "series_gap"]) & (pl.col("verdict") == "pass")
+    subjects = table.filter(pl.col("verdict") != "unknown", ~of_sweeps)
     assert subjects["cell_id"].null_count() == 0
     assert parquet("checks", table)

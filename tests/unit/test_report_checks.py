@@ -72,7 +72,23 @@ def test_many_findings_are_counted() -> None:
     lines = [line.split()[0] for line in text.splitlines() if line and line[0] != " "]
     assert lines.count("fail") == 12
     assert lines.count("warn") == 0
-    assert "and 36 findings of other checks; see --json" in text
+    assert "and 40 findings of other checks; see --json" in text
+
+
+def test_a_cell_whose_output_nothing_rated_is_marked() -> None:
+    plain, deep = launch(0), launch(3)
+    probe = {"kind": "probe", "temperature": 0.0, "task": "edit", "repeat": 0, "attempt": 1}
+    probe |= {"cell_id": plain["cell_id"], "output_logprob": -0.2, "output_logprob_expected": -0.2}
+    runs = [*decode(plain, 50.0), *decode(deep, 90.0), probe]
+    found = document([plain, deep], runs)
+    text = " ".join(printed(found).split())
+    assert "? output not rated" in text
+    assert "?FLB" in text
+    (told,) = about(found["checks"], {deep["cell_id"]})
+    assert (told["check"], told["verdict"]) == ("output_sane", "unknown")
+    assert "? output not rated" not in printed(document([plain], [*decode(plain, 50.0), probe]))
+    # Where nothing was rated at all, marking every cell would say no more than the one row does.
+    assert "? output not rated" not in printed(document([plain, deep], runs[:-1]))
 
 
 def test_nothing_found_is_said_and_nothing_judged_is_not() -> None:

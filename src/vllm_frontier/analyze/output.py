@@ -13,10 +13,12 @@ from vllm_frontier.analyze.latest import CELL
 from vllm_frontier.outcome import Status
 
 MARGIN = 1.0
-"""Nats a token by which a text may be less probable than it should be."""
+"""Nats a token by which a text may be less probable than it should be, or sampled text more."""
 
 _SURE = 4.0  # standard errors
 _KEYS = ("extra", "changed", "workload", "task", "temperature")
+_LOOKED_AT = 64  # first tokens of a text
+_LOOPS = 8  # different tokens of these; a text that makes sense has three times as many
 
 
 def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
@@ -24,7 +26,12 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
 
     Texts are held against those of depth 0 at the same task and temperature, with the same further
     axes; where there are none, against what the model would expect of its own text. Of sampled
-    text both must say that it is broken: another text may be less probable and yet right.
+    text both must say that it is broken: another text may be less probable and yet right. Sampled
+    text that is far too probable is broken, too, and so is text that turns in circles where that of
+    depth 0 does not.
+
+    Depth 0 itself is only held against what is expected of it. What that says may as well be due
+    to how it was sampled, so that it is in `doubt` then, and so are the cells that write alike.
 
     Args:
         trials: the table `trials`.
@@ -32,34 +39,24 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
 
     Returns:
         One row per cell and temperature: cell_id, `temperature`, `texts` (how many), `value` and
-        `expected` (mean log-probability of a token, nats), `broken`, `measured` (whether the
-        workload has this temperature) and `greedy` (whether the workload has temperature 0).
+        `expected` (mean log-probability of a token, nats), `broken`, `doubt` (not broken for all
+        that is known, but not as expected either), `loops` (most of its texts turn in circles),
+        `measured` (whether the workload has this temperature) and `greedy` (whether the workload
+        has temperature 0).
     """
     probes = _probes(trials, runs).collect()
-    alone = probes.with_columns(_against=pl.col("output_logprob_expected"))
-    without = _judged(alone.filter(pl.col("depth") == 0))
-    sane = without.filter(~pl.col("broken"))
-    # A baseline that is broken itself is none.
     base = (
         probes.filter(pl.col("depth") == 0)
-        .join(sane, on=["cell_id", "temperature"], how="semi")
         .group_by(_KEYS)
         .agg(
             pl.col("output_logprob").mean().alias("_base"),
             pl.col("output_logprob").var().alias("_variance"),
             pl.len().cast(pl.Int64).alias("_texts"),
+            pl.col("loops").fill_null(False).mean().alias("_loops"),
+            (pl.col("output_logprob") - pl.col("output_logprob_expected")).mean().alias("_off"),
         )
     )
-    drafted = probes.filter(pl.col("depth") > 0).join(
-        base, on=list(_KEYS), how="left", nulls_equal=True
-    )
-    drafted = drafted.with_columns(
-        _against=pl.coalesce("_base", "output_logprob_expected"),
-        _own=pl.when(pl.col("_base").is_not_null() & (pl.col("temperature") > 0)).then(
-            "output_logprob_expected"
-        ),
-    )
-    told = pl.concat([without, _judged(drafted)])
+    told = _judged(probes.join(base, on=list(_KEYS), how="left", nulls_equal=True))
     measured = pl.col("_workload") == pl.col("temperature")
     return (
         told.join(_workload(trials, runs).collect(), on="cell_id", how="left")
@@ -71,6 +68,13 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
+def unrated(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
+    """The cells that were measured and whose texts nothing rated: cell_id and `temperature`."""
+    rated = likelihoods(trials, runs).select("cell_id", "temperature")
+    measured = _workload(trials, runs).rename({"_workload": "temperature"}).collect()
+    return measured.join(rated, on=["cell_id", "temperature"], how="anti").sort("cell_id")
+
+
 def broken_cells(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     """The cells whose output is broken at the temperature of their workload: column cell_id."""
     found = likelihoods(trials, runs)
@@ -79,11 +83,14 @@ def broken_cells(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
 
 def _probes(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     columns = ("output_logprob", "output_logprob_expected", "task", "temperature")
+    tokens = pl.col("output_token_ids")
+    first = tokens.list.head(_LOOKED_AT)
+    loops = (tokens.list.len() >= _LOOKED_AT) & (first.list.n_unique() <= _LOOPS)
     launches = _launches(trials).select(*CELL, "depth", *_KEYS[:3])
     return (
         runs.filter(pl.col("kind") == "probe", pl.col("output_logprob").is_finite())
         .filter(pl.col("temperature").is_not_null())
-        .select(*CELL, *columns)
+        .select(*CELL, *columns, loops=loops)
         .join(launches, on=CELL, how="inner")
         .filter(pl.col("depth").is_not_null())
     )
@@ -96,40 +103,47 @@ def _launches(trials: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _judged(probes: pl.DataFrame) -> pl.DataFrame:
-    """Means over the texts of a cell and temperature, against `_against`.
+    """Means over the texts of a cell and temperature, against those of depth 0 where there are any.
 
-    With `_own`, also against what the model expects of these texts; `_variance` and `_texts` of the
-    baseline make the margin larger where its texts differ much.
+    The margin is larger where the texts of depth 0 differ much.
     """
-    for name in ("_own", "_variance"):
-        if name not in probes.columns:
-            probes = probes.with_columns(pl.lit(None, dtype=pl.Float64).alias(name))
-    if "_texts" not in probes.columns:
-        probes = probes.with_columns(pl.lit(None, dtype=pl.Int64).alias("_texts"))
-    n = pl.len().cast(pl.Int64)
+    alone = pl.col("_base").is_null() | (pl.col("depth") == 0)
+    own = pl.col("output_logprob_expected")
+    against = pl.when(alone).then(own).otherwise("_base")
     error = (pl.col("_variance").mean() * (1 / pl.len() + 1 / pl.col("_texts").sum())).sqrt()
-    below = pl.col("_against") - pl.col("value")
-    margin = pl.max_horizontal(pl.lit(MARGIN), _SURE * pl.col("_error").fill_null(0.0))
-    by_own = (pl.col("_own") - pl.col("value") > MARGIN).fill_null(True)
-    return (
-        probes.filter(pl.col("_against").is_finite())
+    means = (
+        probes.with_columns(
+            _against=against, _own=own, _alone=alone, _variance=pl.when(~alone).then("_variance")
+        )
+        .filter(pl.col("_against").is_finite())
         .group_by("cell_id", "temperature")
         .agg(
-            n.alias("texts"),
+            pl.col("depth").first(),
+            pl.len().cast(pl.Int64).alias("texts"),
             pl.col("output_logprob").mean().alias("value"),
-            pl.col("_against", "_own").mean(),
-            error.alias("_error"),
+            pl.col("_against").mean().alias("expected"),
+            pl.col("_own", "_loops", "_off").mean(),
+            pl.col("_alone").all(),
+            (pl.col("loops").fill_null(False).mean() >= 0.5).alias("loops"),
+            error.fill_null(0.0).alias("_error"),
         )
-        .select(
-            "cell_id",
-            "temperature",
-            "texts",
-            "value",
-            pl.col("_against").alias("expected"),
-            ((below > margin) & by_own).alias("broken"),
-        )
-        .sort("cell_id", "temperature")
     )
+    sampled, is_base = pl.col("temperature") > 0, pl.col("depth") == 0
+    margin = pl.max_horizontal(pl.lit(MARGIN), _SURE * pl.col("_error"))
+    above, above_own = (pl.col("value") - pl.col(name) for name in ("expected", "_own"))
+    # Text that turns in circles is as probable as its own beginning makes it.
+    low = (above < -margin) & ((above_own < -MARGIN).fill_null(True) | ~sampled | pl.col("_alone"))
+    high = sampled & (above > margin) & ((above_own > MARGIN).fill_null(True) | pl.col("loops"))
+    circles = sampled & pl.col("loops") & (pl.col("_loops") < 0.5) & (pl.col("texts") > 1)
+    off = low | high
+    base_off = (pl.col("_off") < -MARGIN) | (sampled & (pl.col("_off") > MARGIN))
+    broken = (~is_base & (off | circles)).fill_null(False)
+    return means.select(
+        *("cell_id", "temperature", "texts", "value", "expected"),
+        broken=broken,
+        doubt=((is_base & off) | (~is_base & base_off & ~broken)).fill_null(False),
+        loops=pl.col("loops"),
+    ).sort("cell_id", "temperature")
 
 
 def _workload(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:

@@ -53,10 +53,14 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def about(rows: Sequence[Row], cells: Collection[str]) -> list[dict[str, Any]]:
-    """The findings about some cells, worst first, as `check`, `verdict` and `detail`."""
+    """The findings about some cells, worst first, as `check`, `verdict` and `detail`.
+
+    That nothing tells whether the output of a cell is right is one of them.
+    """
+    unrated = [row for row in rows if row["check"] == OUTPUT and row["verdict"] == Verdict.UNKNOWN]
     return [
         {"check": row["check"], "verdict": row["verdict"], "detail": _detail(row)}
-        for group in _groups(rows)
+        for group in [*_groups(rows), unrated]
         for row in group
         if row["cell_id"] in cells
     ]

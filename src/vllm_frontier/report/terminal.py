@@ -100,6 +100,7 @@ def frontier_table(
     chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
     extra = _extra_axes(leading)
     doubtful = checks.failed_cells(checked) | _unlike_sampling(checked)
+    unrated = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN)
     table = _table(title("Frontier", simulated))
     _columns(table, ("context", "depth"))
     _columns(table, ("graphs",), "left")
@@ -118,16 +119,18 @@ def frontier_table(
             number(row["gain_no_graphs"], 2),
             number(row["prefill_tok_s"], 1),
             number(row["kv_headroom_gib"], 2),
-            _marks(row, doubtful) + "".join(name[0].upper() for name in names),
+            _marks(row, doubtful, unrated) + "".join(name[0].upper() for name in names),
             style="bold" if names else None,
         )
     return Group(table, *_notes(rows, leading), *_warnings(leading, checked))
 
 
-def _marks(row: Mapping[str, Any], doubtful: Set[str]) -> str:
+def _marks(row: Mapping[str, Any], doubtful: Set[str], unrated: Set[str]) -> str:
+    names = {row["cell_id"], row["speed_cell"]}
     marks = "~" if row["status"] == Status.INFERRED else ""
     marks += "=" if row.get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE else ""
-    return marks + ("!" if doubtful & {row["cell_id"], row["speed_cell"]} else "")
+    marks += "?" if unrated & names else ""
+    return marks + ("!" if doubtful & names else "")
 
 
 def speculation_notes(grid: Sequence[Mapping[str, Any]]) -> Iterable[Text]:
@@ -337,7 +340,7 @@ def _is_within(row: Mapping[str, Any]) -> bool:
 
 
 def _unlike_sampling(checked: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The cells whose output is right as it was measured, and broken at another temperature."""
+    """The cells whose output is broken at another temperature than it was measured at, or odd."""
     return checks.cells_of(checked, checks.OUTPUT, judged.Verdict.WARN)
 
 
@@ -355,8 +358,14 @@ def _warnings(
     if unlike:
         named = ", ".join(str(depth) for depth in sorted({row["depth"] for row in unlike}))
         right = all(BROKEN_ALL_THE_SAME in row["detail"] for row in unlike)
-        advice = BROKEN_ALL_THE_SAME if right else "see Checks"
-        yield Text(f"! depth {named}: sampled output is broken; {advice}.", style="yellow")
+        told = (
+            f"sampled output is broken; {BROKEN_ALL_THE_SAME}"
+            if right
+            else "the output is not what it should be; see Checks"
+        )
+        yield Text(f"! depth {named}: {told}.", style="yellow")
+    if checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN) & names:
+        yield Text("? output not rated: nothing tells whether it is right.", style="yellow")
     if checks.failed_cells(checked) & names:
         yield Text("! a number of this cell cannot be trusted: see Checks.", style="red")
     broken = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.FAIL)

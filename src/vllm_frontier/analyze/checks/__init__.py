@@ -16,11 +16,13 @@ from vllm_frontier.analyze.checks.counters import (
     spec_state,
 )
 from vllm_frontier.analyze.checks.evidence import Evidence, gather
+from vllm_frontier.analyze.checks.far_off import far_off
 from vllm_frontier.analyze.checks.gains import acceptance_explains, speedup_bound
 from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, unknown
 from vllm_frontier.analyze.checks.launches import drift, series_gap
 from vllm_frontier.analyze.checks.lossless import lossless
 from vllm_frontier.analyze.checks.output import output_sane
+from vllm_frontier.analyze.checks.silent import with_silent
 from vllm_frontier.analyze.checks.telemetry import foreign_load, throttled
 from vllm_frontier.analyze.latest import AXES
 
@@ -41,7 +43,13 @@ _BY_LAUNCHES: Mapping[str, Callable[[Evidence], Judgement]] = {
 }
 _LEADING = ("sweep", "check", "verdict", "cell_id", "attempt", *AXES)
 
-NAMES = (*list(_BY_LAUNCHES)[:6], "output_sane", *list(_BY_LAUNCHES)[6:])
+NAMES = (
+    *list(_BY_LAUNCHES)[:5],
+    "outliers",
+    "lossless",
+    "output_sane",
+    *list(_BY_LAUNCHES)[6:],
+)
 """Every check, in the order of the table."""
 
 
@@ -55,10 +63,14 @@ def checks(trials: pl.LazyFrame, runs: pl.LazyFrame, *, method: str | None = Non
 
     Returns:
         The columns of the table. A row for everything that was judged, and of a check that had
-        nothing to judge one with the verdict `unknown`, which says why and names no cell.
+        nothing to judge one with the verdict `unknown`, which says why and names no cell. Where it
+        had nothing to judge of some cells only, such a row tells how many.
     """
     evidence = gather(trials, runs, method)
-    judgements = {name: judge(evidence) for name, judge in _BY_LAUNCHES.items()}
+    judgements = {
+        name: with_silent(name, judge(evidence), evidence) for name, judge in _BY_LAUNCHES.items()
+    }
+    judgements["outliers"] = far_off(evidence, runs)
     judgements["output_sane"] = output_sane(trials, runs)
     if evidence.launches.is_empty():
         judgements = dict.fromkeys(NAMES, "no cell is measured yet")

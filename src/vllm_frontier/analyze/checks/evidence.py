@@ -20,7 +20,7 @@ are compared pair by pair."""
 LAUNCHES_DIFFER = 0.03
 """Share by which launches of a cell commonly differ, where a sweep does not tell by how much."""
 
-_OF_A_LAUNCH = ("spec_state", "purpose", "started_at", "sequence", "engine")
+_OF_A_LAUNCH = ("spec_state", "purpose", "started_at", "sequence", "engine", "card")
 _OF_A_RUN = (
     *(
         "row",
@@ -33,7 +33,7 @@ _OF_A_RUN = (
         "concurrency",
         "started_at",
     ),
-    *("prompt_tokens", "completion_tokens", "cached_tokens", "decode_tok_s"),
+    *("prompt_tokens", "completion_tokens", "cached_tokens", "decode_tok_s", "prefill_tok_s"),
     *("decode_tok_s_server", "decode_tok_s_client", "drafts", "draft_tokens", "accepted_tokens"),
     *("accepted_per_position", "throttle_reasons", "throttled_share", "memory_used_gib"),
     *("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "gpu_utilization"),

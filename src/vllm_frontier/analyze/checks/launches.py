@@ -81,7 +81,7 @@ def _usual(residuals: pl.DataFrame) -> Judgement:
     freedom = _freedom(residuals)
     if freedom < _SPREAD_FROM:
         return ""
-    spread = float((residuals["squares"].sum() / freedom) ** 0.5)
+    spread = float(np.sqrt(residuals["squares"].to_numpy().sum() / freedom))
     found = pl.DataFrame(
         {
             "verdict": [Verdict.PASS.value],
@@ -260,7 +260,7 @@ def _trend(levels: pl.DataFrame) -> _Trend:
     freedom, spread_x = _freedom(residuals), float(residuals["squared_time"].sum())
     if freedom < _KNOWN_FROM or residuals.height < 2 or spread_x <= 0:
         return _Trend()
-    spread = float((residuals["squares"].sum() / freedom) ** 0.5)
+    spread = float(np.sqrt(residuals["squares"].to_numpy().sum() / freedom))
     if freedom < _TREND_FROM:
         return _Trend(spread=spread, freedom=freedom)
     return _Trend(float(residuals["slope"].item(0)), spread / spread_x**0.5, spread, freedom)

@@ -27,6 +27,9 @@ BUSY_CORES = 0.5
 GROWN_GIB = 0.5
 """Memory of others on the card that may come and go, as a desktop's does."""
 
+RESIDENT_GIB = 4.0
+"""Memory of others that is no longer a desktop's, even if it stays as it is."""
+
 _MOVING = {
     "sm_clock_mhz": "the card's clock",
     "memory_clock_mhz": "the clock of its memory",
@@ -136,23 +139,28 @@ def throttled(evidence: Evidence) -> Judgement:
 def foreign_load(evidence: Evidence) -> Judgement:
     """Whether others were at work on the card or the machine while a launch was measured.
 
-    Memory of others counts where it is more than the least that was there during the sweep, and
-    other processes where one came while the launch was measured: a desktop is always there.
+    A desktop is always there, and on one card more than on another. So memory of others counts
+    where it changes while the launch is measured, and other processes where one comes. What stays
+    as it is counts where it is more than a desktop takes, and another launch on a card of this
+    name had less.
     """
     real = evidence.real()
     if real.is_empty():
         return "a simulated card is as fast whatever else the machine does"
     runs = _measured(evidence).join(real, on="launch", how="semi")
-    least = runs["foreign_gib"].min()
     names = ("foreign_gib", "foreign_processes", "foreign_cores")
     told = runs.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in names))
     by_launch = told.group_by("launch").agg(
         pl.col("foreign_gib").max(),
         pl.col("foreign_processes").max(),
         _came=pl.col("foreign_processes").max() - pl.col("foreign_processes").min(),
+        _always=pl.col("foreign_gib").min(),
         foreign_cores=pl.col("foreign_cores").mean(),
     )
-    grown = pl.col("foreign_gib") - pl.lit(least, dtype=pl.Float64) > GROWN_GIB
+    by_launch = by_launch.join(real.select("launch", "card"), on="launch", how="left")
+    least = pl.col("_always").min().over("card")
+    grown = pl.col("foreign_gib") - pl.col("_always") > GROWN_GIB
+    grown |= (pl.col("foreign_gib") > RESIDENT_GIB) & (pl.col("_always") - least > GROWN_GIB)
     busy = pl.col("foreign_cores") > BUSY_CORES
     noticed = (
         grown.fill_null(False) | busy.fill_null(False) | (pl.col("_came") > 0).fill_null(False)
