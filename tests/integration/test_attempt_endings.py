@@ -106,6 +106,8 @@ def test_without_speed_an_attempt_is_done_once_the_window_is_filled(tmp_path: Pa
     assert [run.kind for run in quick.runs] == ["fill"]
     assert (quick.purpose, quick.with_speed, quick.speed) == (Purpose.AUDIT, False, None)
     assert (quick.exit_code, quick.signal) == (None, None)
+    # Loads for a second, so that there are samples.
+    spec = sweep(card_file(tmp_path, time={"load_s": 20, "scale": 0.05}))
     measured = attempt(spec, tmp_path, purpose=Purpose.SPEED)
     assert (measured.status, measured.purpose) == (Status.MEASURED, Purpose.SPEED)
     edit, prose = (run.decode_tok_s or 0 for run in measured.runs if run.kind == "decode")
@@ -115,6 +117,8 @@ def test_without_speed_an_attempt_is_done_once_the_window_is_filled(tmp_path: Pa
     assert (measured.speed.low, measured.speed.high) == (measured.speed.decode_tok_s,) * 2
     assert measured.facts == quick.facts
     for run in measured.runs:
+        if run.kind == "probe":  # what scoring takes is left out of the peak
+            continue
         assert run.conditions is not None
         # Without a card it is the machine that is told of.
         assert 0.01 < (run.conditions.memory_used_gib or 0) <= (measured.memory_used_peak_gib or 0)

@@ -19,9 +19,19 @@ from test_attempt_endings import CELL, UUID, sweep
 from vllm_frontier.launch.processes import ProcessId, descendants, process_table
 from vllm_frontier.outcome import Outcome, Phase
 from vllm_frontier.spec import CardSpec, EngineSpec
-from vllm_frontier.trial import AttemptRequest, run_attempt
+from vllm_frontier.telemetry import nvml, sampler
+from vllm_frontier.trial import AttemptRequest, failures, run_attempt
 
+SILENT = f"card {UUID}: {nvml.SILENT}"
 LOST = f"card {UUID}: a GPU is lost or needs a reset: see `dmesg` for Xid lines"
+
+
+def lose_card() -> None:
+    """The first card is lost, or where a file for that is named the driver hangs."""
+    if "FAKE_HANG" in os.environ:
+        Path(os.environ["FAKE_HANG"]).touch()
+    else:
+        Path(os.environ["FAKE_COUNTERS"]).write_text("card@0 lost\n")
 
 
 def attempt_on_card(folder: Path, lost_in: str, fault: str) -> dict[str, Any]:
@@ -38,9 +48,9 @@ def attempt_on_card(folder: Path, lost_in: str, fault: str) -> dict[str, Any]:
     log = folder / "server.log"
     request = AttemptRequest(spec, CELL, "0" * 16, 1, log, dict(os.environ), cards=(UUID,))
     request = replace(request, baseline=request.memory_state())
-    counters = Path(os.environ["FAKE_COUNTERS"])
+    nvml.ANSWER_S = failures.DRIVER_ANSWER_S = sampler.LEAVE_S = 0.4  # of a driver that hangs
     if lost_in == "before":
-        counters.write_text("card@0 lost\n")
+        lose_card()
 
     tree: set[ProcessId | None] = set()
     launched, late = False, lost_in == "measure" and not fault  # after the first run of it
@@ -50,10 +60,15 @@ def attempt_on_card(folder: Path, lost_in: str, fault: str) -> dict[str, Any]:
             progress = next(steps)
             if progress.launch is not None:
                 launched, supervisor = True, progress.launch["supervisor"]["pid"]
+            if (lost_in, progress.detail) == ("never", "prose 1"):  # what is left is to be scored
+                time.sleep(0.6)  # a sample for the run
+                Path(os.environ["FAKE_USED"]).write_text("5.0")
+                time.sleep(0.6)  # and one for the scoring
+                lost_in = "stop"
             if progress.phase == lost_in and (progress.detail or not late):
                 found = descendants(supervisor, process_table())
                 tree |= {ProcessId.of(each.pid) for each in found}
-                counters.write_text("card@0 lost\n")
+                lose_card()
                 if not fault:
                     time.sleep(0.8)  # by then it was looked at
     except StopIteration as ended:
@@ -73,9 +88,14 @@ def attempt_on_card(folder: Path, lost_in: str, fault: str) -> dict[str, Any]:
 
 
 def attempt(
-    driver: dict[str, str], folder: Path, *, lost_in: str = "stop", fault: str = ""
+    driver: dict[str, str],
+    folder: Path,
+    *,
+    lost_in: str = "stop",
+    fault: str = "",
+    hangs: bool = False,
 ) -> dict[str, Any]:
-    """An attempt whose card is lost in a phase."""
+    """An attempt whose card is lost in a phase, or whose driver hangs from then on."""
     code = (
         "import json, sys; from pathlib import Path\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -83,8 +103,10 @@ def attempt(
         f"print(json.dumps(attempt_on_card(Path({str(folder)!r}), {lost_in!r}, {fault!r})))\n"
     )
     (folder / "counters").touch()
+    told = {"FAKE_COUNTERS": str(folder / "counters")}
+    told |= {"FAKE_HANG": str(folder / "hang")} if hangs else {}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=driver | {"FAKE_COUNTERS": str(folder / "counters")},
+        [sys.executable, "-c", code], env=driver | told,
         capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -163,3 +185,43 @@ def test_on_a_card_that_was_lost_before_nothing_is_launched(
     assert failure["evidence"].startswith(LOST)
     assert not found["launched"]
     assert (found["samples"], found["peak_gib"]) == ([], None)
+    assert found["told"][:2] == ["575.57.08", "12.9"]
+
+
+def test_memory_that_scoring_takes_is_in_the_samples_and_not_in_the_peak(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = attempt(driver, tmp_path, lost_in="never")
+    assert found["status"] == "measured"
+    assert max(sample["memory_used_gib"] for sample in found["samples"]) == pytest.approx(5.0)
+    assert found["peak_gib"] == pytest.approx(0.6)
+
+
+def test_a_server_that_dies_while_the_driver_hangs_did_not_just_crash(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = attempt(driver, tmp_path, lost_in="measure", fault="crash", hangs=True)
+    failure = found["failure"]
+    assert (found["status"], failure["failure_class"]) == ("failed", "gpu_lost")
+    assert failure["evidence"].startswith(f"{SILENT}; seen as: !!!!!!! Segfault encountered")
+    assert found["told"][:2] == ["575.57.08", "12.9"]
+    assert found["left"] == []
+
+
+def test_a_driver_that_hangs_before_keeps_a_launch_from_its_card(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = attempt(driver, tmp_path, lost_in="before", hangs=True)
+    failure = found["failure"]
+    assert (failure["failure_class"], failure["phase"]) == ("gpu_lost", "spawn")
+    assert failure["evidence"] == SILENT
+    assert not found["launched"]
+
+
+def test_a_driver_that_hangs_at_the_end_costs_nothing_of_what_was_measured(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    found = attempt(driver, tmp_path, lost_in="measure", hangs=True)
+    assert (found["status"], found["failure"]) == ("measured", None)
+    assert [run["kind"] for run in found["runs"]][:4] == ["fill", "prefill", "decode", "decode"]
+    assert found["told"][:2] == ["575.57.08", "12.9"]

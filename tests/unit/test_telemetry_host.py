@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ SPIN = "import sys; print(flush=True)\nwhile True: pass"
 
 
 @pytest.fixture
-def spinning() -> subprocess.Popen[str]:
+def spinning() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -54,13 +55,13 @@ def test_cores_of_the_launch_and_of_others(spinning: subprocess.Popen[str]) -> N
 
 
 def test_own_processes_count_for_nobody(spinning: subprocess.Popen[str]) -> None:
-    with_it, without = CpuTimes(), CpuTimes([spinning.pid])
-    for times in (with_it, without):
-        times.read([])
+    with_it, without = CpuTimes(), CpuTimes()
+    with_it.read([])
+    without.read([], [spinning.pid])
     began, before = time.monotonic(), used_s(spinning.pid)
     time.sleep(0.6)
     spun = (used_s(spinning.pid) - before) / (time.monotonic() - began)
-    (_, all_of_it), (_, others) = with_it.read([]), without.read([])
+    (_, all_of_it), (_, others) = with_it.read([]), without.read([], [spinning.pid])
     assert all_of_it is not None
     assert others is not None
     assert spun > 0.1
@@ -100,7 +101,60 @@ def test_a_host_sample_has_what_the_kernel_tells(spinning: subprocess.Popen[str]
     assert abs(sample.at - time.time()) < 60
     # What only a card has.
     assert sample.power_w is sample.sm_clock_mhz is sample.foreign_processes is None
-    assert sampler.power_limit_w is sampler.lost is None
+    assert sampler.power_limit_w is None
+    assert sampler.lost is None
+
+
+class Unreadable:
+    """A list of processes that cannot be read for a while."""
+
+    def __init__(self) -> None:
+        self.error: OSError | None = None
+
+    def __call__(self) -> list[int]:
+        if self.error is not None:
+            raise self.error
+        return [os.getpid()]
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(24, "too many files")])
+def test_what_cannot_be_read_is_none_and_sampling_goes_on(error: OSError) -> None:
+    pids, neutral = Unreadable(), Unreadable()
+    with Sampler(pids=pids, neutral=neutral, interval_s=0.05) as sampler:
+        for failing in ((pids,), (neutral,), ()):
+            for each in (pids, neutral):
+                each.error = error if each in failing else None
+            count = len(sampler.samples)
+            deadline = time.monotonic() + 10
+            while True:  # lists are asked for less often than the rest
+                assert sampler.look() is None
+                found = sampler.samples[-1]
+                told = [found.memory_used_gib, found.cpu_cores, found.foreign_cores]
+                if [value is not None for value in told] == [
+                    pids not in failing,
+                    pids not in failing,
+                    not failing,
+                ]:
+                    break
+                assert time.monotonic() < deadline, told
+                time.sleep(0.02)
+            assert len(sampler.samples) > count
+
+
+def test_a_round_that_cannot_be_read_at_all_is_one_without_figures() -> None:
+    broken = iter([OSError(24, "too many files")])
+
+    def phase() -> str:
+        for error in broken:
+            raise error
+        return "fill"
+
+    with Sampler(phase=phase, interval_s=0.02) as sampler:
+        while len(sampler.samples) < 3:
+            time.sleep(0.01)
+    first, *others = sampler.samples
+    assert (first.card, first.phase, first.cpu_mhz) == (HOST, None, None)
+    assert {each.phase for each in others} == {"fill"}
 
 
 def test_a_tree_is_listed_only_as_often_as_that_is_cheap() -> None:

@@ -7,6 +7,7 @@ import pytest
 from nvml_library import ask, build
 
 from vllm_frontier.telemetry.card import reason_words
+from vllm_frontier.telemetry.nvml import SILENT
 
 UUIDS = ["GPU-00000000", "GPU-00000001"]
 HEAD = f"""
@@ -275,12 +276,50 @@ with Sampler(cards=UUIDS[:1], interval_s=60) as sampler:
     count = len(sampler.samples)
     hang.touch()
     began = time.monotonic()
-    sampler.look(timeout_s=0.2)
+    silent = sampler.look(timeout_s=0.2)
     waited = time.monotonic() - began
     hung = len(sampler.samples)
     hang.unlink()
-print(json.dumps([hung - count, waited]))
+    later = sampler.look()
+print(json.dumps([hung - count, waited, silent, later]))
 """
-    more, waited = sampled(library, tmp_path, code, hang=hang)
+    more, waited, silent, later = sampled(library, tmp_path, code, hang=hang)
     assert more == 0
     assert 0.15 < waited < 2
+    assert silent == f"card {UUIDS[0]}: {SILENT}"
+    assert later is None
+
+
+def test_no_question_waits_for_a_driver_that_hangs(library: Path, tmp_path: Path) -> None:
+    hang = tmp_path / "hang"
+    code = f"""
+import threading
+from vllm_frontier.contention import read_state
+from vllm_frontier.telemetry import nvml
+hang = Path({str(hang)!r})
+nvml.ANSWER_S = 0.15
+def timed(question):
+    began = time.monotonic()
+    return question(), time.monotonic() - began
+assert len(cards()) == 2  # the first question may take longer
+hang.touch()
+questions = (probe, lambda: lost_card(UUIDS), lambda: read_state(UUIDS), cards)
+asked = [timed(each) for each in questions]
+threads = [each.name for each in threading.enumerate()]
+found, lost, state, listed = [answer for answer, _ in asked]
+hang.unlink()
+deadline = time.monotonic() + 10
+while len(cards()) != 2 and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(json.dumps([
+    [*dataclasses.astuple(found)], lost, [state.used_gib, listed], [waited for _, waited in asked],
+    threads.count("question"), lost_card(UUIDS), sorted(read_state(UUIDS).used_gib),
+]))
+"""
+    found, lost, empty, waits, threads, *later = sampled(library, tmp_path, code, hang=hang)
+    assert found == [[], None, None, SILENT]
+    assert lost == f"card {UUIDS[0]}, {UUIDS[1]}: {SILENT}"
+    assert empty == [{}, []]
+    assert all(0.1 < each < 2 for each in waits), waits
+    assert threads == 1  # they do not pile up
+    assert later == [None, UUIDS]

@@ -68,7 +68,7 @@ class _Running:
     """An attempt under way; `started_at` is in seconds since the epoch.
 
     `worker` is its process where that is on this machine, `fault` what is known to have
-    befallen it.
+    befallen it, `ended` its outcome, and its log where it ran on another node.
     """
 
     wanted: Ask
@@ -76,6 +76,7 @@ class _Running:
     started_at: float
     worker: ProcessId | None = None
     fault: str | None = None
+    ended: tuple[Outcome, bytes | None] | None = None
 
     @property
     def cell(self) -> Cell:
@@ -135,6 +136,12 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
             else:
                 self._listener.progress(running.cell, progress)
 
+    def hand_over(self, trial_id: str, outcome: Outcome, log: bytes | None) -> None:
+        """Take what an attempt came to; recorded once Tune says that its trial is complete."""
+        running = self._running.get(trial_id)
+        if running is not None:
+            running.ended = outcome, log
+
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
@@ -146,7 +153,8 @@ class SearchAdapter(Searcher):  # type: ignore[misc]  # Ray has no types
                 self._listener.taken_back(cards)
             return
         running = self._running.pop(trial_id)
-        self._record(running, None if error else result.get("outcome"), result.get("log"))
+        outcome, log = (None, None) if error or running.ended is None else running.ended
+        self._record(running, outcome, log)
 
     def _record(self, running: _Running, outcome: Outcome | None, log: bytes | None) -> None:
         with self._noted():

@@ -30,6 +30,25 @@ class InterruptCallback(tune.Callback):  # type: ignore[misc]  # Ray has no type
         self._cluster.check()
 
 
+class HandOverCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Takes outcomes and logs out of results before Tune keeps those.
+
+    Tune would hold the last result of every trial to the end, and write all of them, samples
+    included, into its state again and again while others are being measured.
+    """
+
+    def __init__(self, adapter: SearchAdapter) -> None:
+        self._adapter = adapter
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Hand them over; what is changed here is what Tune keeps."""
+        outcome, log = result.pop("outcome", None), result.pop("log", None)
+        if outcome is not None:
+            self._adapter.hand_over(trial.trial_id, outcome, log)
+
+
 class WorkerCallback(tune.Callback):  # type: ignore[misc]  # Ray has no types
     """Ends workers of this machine that stay stopped, so that their attempts get an outcome.
 

@@ -16,7 +16,12 @@ from ray.tune.search import ConcurrencyLimiter
 from vllm_frontier.errors import Interrupted
 from vllm_frontier.schedule import cluster
 from vllm_frontier.schedule.adapter import LastFault, SearchAdapter, Stopped
-from vllm_frontier.schedule.callbacks import InterruptCallback, ParkingStopper, WorkerCallback
+from vllm_frontier.schedule.callbacks import (
+    HandOverCallback,
+    InterruptCallback,
+    ParkingStopper,
+    WorkerCallback,
+)
 from vllm_frontier.schedule.trainable import AttemptTrainable, Common
 from vllm_frontier.search import Search
 from vllm_frontier.signals import Signals
@@ -88,7 +93,11 @@ def _tune(search: Search, plan: Plan, listener: Listener, scratch: Path) -> None
             storage_path=str(scratch / "tune"),
             verbose=0,
             stop=ParkingStopper(adapter),
-            callbacks=[InterruptCallback(plan.signals, own), WorkerCallback(adapter, own)],
+            callbacks=[
+                InterruptCallback(plan.signals, own),
+                WorkerCallback(adapter, own),
+                HandOverCallback(adapter),
+            ],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),

@@ -88,12 +88,12 @@ class CardCounters:
         self._silent: set[tuple[str, int]] = set()
         self._strangers = Strangers()
 
-    def read(self, at: float, members: Paced[frozenset[int]]) -> Sample | None:
+    def read(self, at: float, members: Paced[frozenset[int] | None]) -> Sample | None:
         """The card now; None once it is lost.
 
         Args:
             at: the moment, for the sample.
-            members: pids of the launch.
+            members: pids of the launch; None where they cannot be listed.
         """
         import pynvml
 
@@ -112,7 +112,7 @@ class CardCounters:
                 return None
             return Sample(at, self.uuid)
 
-    def _sample(self, nvml: Any, at: float, members: Paced[frozenset[int]]) -> Sample:
+    def _sample(self, nvml: Any, at: float, members: Paced[frozenset[int] | None]) -> Sample:
         memory = self._ask(nvml, "memory")
         rates = self._ask(nvml, "utilization")
         reasons = self._ask(nvml, "reasons")
@@ -179,15 +179,17 @@ class Strangers:
         self._judged: frozenset[int] = frozenset()
 
     def among(
-        self, processes: Sequence[CardProcess] | None, members: Paced[frozenset[int]]
+        self, processes: Sequence[CardProcess] | None, members: Paced[frozenset[int] | None]
     ) -> list[CardProcess] | None:
         """Those that are not of the launch; None where that cannot be told."""
         if processes is None:
             return None
-        listed = frozenset(each.pid for each in processes)
-        own = listed & members()
-        if listed - own - self._judged:
-            own = listed & members.fresh()  # one of them may have come since they were asked for
+        listed, launched = frozenset(each.pid for each in processes), members()
+        if launched is not None and listed - launched - self._judged:
+            launched = members.fresh()  # one of them may have come since they were asked for
+        if launched is None:
+            return None
+        own = listed & launched
         if self._before is None:
             self._before = listed - own
         self._launch_seen = self._launch_seen or bool(own)

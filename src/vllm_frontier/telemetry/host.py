@@ -92,36 +92,39 @@ class CpuTimes:
     """Cores that some processes keep busy, and cores that everybody else does.
 
     Time that a hypervisor gives to other machines counts as everybody else's.
-
-    Args:
-        own: processes that count for nobody, such as this one.
     """
 
-    def __init__(self, own: Iterable[int] = ()) -> None:
-        self._own = tuple(own)
+    def __init__(self) -> None:
         self._at: float | None = None
         self._busy: int | None = None
         self._spent: Mapping[int, _Spent] = {}
         self._last: tuple[float | None, float | None] = (None, None)
 
-    def read(self, pids: Iterable[int]) -> tuple[float | None, float | None]:
+    def read(
+        self, pids: Iterable[int], neutral: Iterable[int] = ()
+    ) -> tuple[float | None, float | None]:
         """Cores kept busy since the last look: by these processes, and by others.
 
         None at the first look, and where the kernel does not tell.
+
+        Args:
+            pids: the processes.
+            neutral: further ones that count for nobody.
         """
         now = time.monotonic()
         if self._at is not None and now - self._at < _APART_S:
             return self._last
         mine = set(pids)
-        spent = {pid: found for pid in {*mine, *self._own} if (found := _spent(pid)) is not None}
+        nobodys = set(neutral) - mine
+        spent = {pid: found for pid in mine | nobodys if (found := _spent(pid)) is not None}
         busy = _busy_ticks()
         if self._at is not None:
             second = (now - self._at) * _TICKS
             used = self._grown(spent, mine)
             others = None
             if busy is not None and self._busy is not None:
-                own = self._grown(spent, set(self._own) - mine)
-                others = max(0.0, (busy - self._busy - used - own) / second)
+                left_out = self._grown(spent, nobodys)
+                others = max(0.0, (busy - self._busy - used - left_out) / second)
             self._last = (used / second, others)
         self._at, self._busy, self._spent = now, busy, spent
         return self._last
@@ -233,6 +236,8 @@ def _spent(pid: int) -> _Spent | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:  # gone
+        return None
+    if not text:  # as an emulated `/proc` may give it
         return None
     # The name stands in parentheses and may itself hold spaces and parentheses.
     fields = text[text.rindex(b")") + 2 :].split()

@@ -11,6 +11,15 @@ from types import ModuleType
 from typing import Any
 
 from vllm_frontier.telemetry.host import GIB
+from vllm_frontier.telemetry.patience import Patience
+
+# What a driver with a card that just broke may take to answer; the first question of a process
+# wakes every card of the machine, one after another.
+ANSWER_S = 10.0
+FIRST_ANSWER_S = 60.0
+SILENT = (
+    "the NVIDIA driver does not answer: see `dmesg` for Xid lines, and reboot if `nvidia-smi` hangs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,11 @@ class Nvml:
         self._lock = threading.Lock()
         self._module: ModuleType | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether it was initialised."""
+        return self._module is not None
+
     @contextmanager
     def session(self) -> Iterator[Any]:
         """The module `pynvml`, ready to be asked.
@@ -91,6 +105,7 @@ class Nvml:
 
 
 NVML = Nvml()
+_PATIENCE = Patience()
 
 Question = Callable[[Any, Any], Any]
 """Asks the module `pynvml` about a card, which its handle stands for."""
@@ -116,12 +131,24 @@ COMPUTING, DRAWING = (
 
 
 def cards() -> list[CardReading]:
-    """The NVIDIA cards of this machine in PCI bus order; empty where there are none."""
+    """The NVIDIA cards of this machine in PCI bus order; empty where there are none.
+
+    Never raises, and never hangs.
+    """
     return list(probe().cards)
 
 
 def probe() -> Probe:
-    """The NVIDIA cards of this machine, or why there is none. Never raises."""
+    """The NVIDIA cards of this machine, or why there is none. Never raises, and never hangs."""
+    answer = _PATIENCE.ask(_probe, _limit_s())
+    return Probe((), None, None, SILENT) if answer is None else answer[0]
+
+
+def _limit_s() -> float:
+    return ANSWER_S if NVML.ready else FIRST_ANSWER_S
+
+
+def _probe() -> Probe:
     import pynvml
 
     driver = cuda = None
@@ -142,10 +169,21 @@ def probe() -> Probe:
 def lost_card(uuids: Sequence[str]) -> str | None:
     """Which of these cards the driver says it has lost, in one line; None where it says nothing.
 
-    A card that needs a reset is lost, too.
+    A card that needs a reset is lost, too, and so are all where the driver does not answer. Never
+    hangs.
     """
     if not uuids:
         return None
+    answer = _PATIENCE.ask(lambda: _lost_card(uuids), _limit_s())
+    return told_silent(uuids) if answer is None else answer[0]
+
+
+def told_silent(uuids: Sequence[str]) -> str:
+    """What it is called that the driver of these cards does not answer."""
+    return f"card {', '.join(uuids)}: {SILENT}"
+
+
+def _lost_card(uuids: Sequence[str]) -> str | None:
     import pynvml
 
     for uuid in uuids:

@@ -13,13 +13,16 @@ from typing import Self
 from vllm_frontier.conditions import HOST, Sample
 from vllm_frontier.telemetry.card import CardCounters, total
 from vllm_frontier.telemetry.host import CpuState, CpuTimes, TreeMemory
+from vllm_frontier.telemetry.nvml import told_silent
 from vllm_frontier.telemetry.paced import Paced
 
 INTERVAL_S = 0.5
 KEPT_SAMPLES = 20_000
+LEAVE_S = 5.0
 
 # Of a core: a look at all processes of the machine finds those of the launch.
 _MEMBERS_COST = 1 / 300
+_NEUTRAL_COST = 1 / 600
 # Of a core: all of it together. What a driver is slow with is waited for by sampling less often;
 # the beginning, with libraries to load, may cost what some seconds may.
 _COST = 1 / 125
@@ -32,13 +35,14 @@ class Sampler:
     """Samples cards, or (without cards) this machine, twice a second in a thread.
 
     It takes 1 % of a core at most: what costs more is asked less often. Of many samples the older
-    ones are thinned out evenly, so that memory stays bounded; the peak is that of all.
+    ones are thinned out evenly, so that memory stays bounded; the peak is that of all. What cannot
+    be read, for want of a right or of file descriptors, is None, and sampling goes on.
 
     Args:
         cards: UUIDs of the launch's cards; empty on a CPU.
         pids: the launch's processes.
         phase: that of the attempt, for the samples.
-        own: further processes that count neither as the launch's nor as others'.
+        neutral: processes that count neither as the launch's nor as others', beside this one.
         interval_s: from one sample to the next, seconds.
         kept: samples that are kept at most.
 
@@ -55,17 +59,18 @@ class Sampler:
         cards: Sequence[str] = (),
         pids: Callable[[], Iterable[int]] = tuple,
         phase: Callable[[], str | None] = lambda: None,
-        own: Iterable[int] = (),
+        neutral: Callable[[], Iterable[int]] = tuple,
         interval_s: float = INTERVAL_S,
         kept: int = KEPT_SAMPLES,
     ) -> None:
         self._cards = [CardCounters(uuid) for uuid in cards]
-        self._members = Paced(lambda: frozenset(pids()), _MEMBERS_COST)
+        self._members = Paced(lambda: _listed(pids), _MEMBERS_COST)
+        self._neutral = Paced(lambda: _listed(neutral), _NEUTRAL_COST)
         self._phase = phase
         self._interval_s = interval_s
         self._rounds = Thinned(max(2, kept // max(1, len(cards))))
         self._memory = TreeMemory()
-        self._times = CpuTimes({os.getpid(), *own})
+        self._times = CpuTimes()
         self._processor = CpuState()
         self._changed = threading.Condition()
         self._stopping = self._hurried = False
@@ -86,16 +91,21 @@ class Sampler:
         """Which card was lost and what NVML said, in one line; None while all are there."""
         return next((card.lost for card in self._cards if card.lost is not None), None)
 
-    def look(self, timeout_s: float = 2.0) -> None:
+    def look(self, timeout_s: float = 2.0) -> str | None:
         """Sample at once and wait until that is done, at most `timeout_s` seconds.
 
         A driver that has lost a card may hang for long.
+
+        Returns:
+            That the driver does not answer, in one line; None once it was sampled.
         """
         with self._changed:
             wanted = self._begun + 1
             self._hurried = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._done >= wanted or self._stopping, timeout_s)
+            done = self._changed.wait_for(lambda: self._done >= wanted or self._stopping, timeout_s)
+        silent = self._cards and not done
+        return told_silent([card.uuid for card in self._cards]) if silent else None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -110,7 +120,7 @@ class Sampler:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._thread.join(timeout=5.0)  # a driver that hangs must not hang the sweep
+        self._thread.join(timeout=LEAVE_S)  # a driver that hangs must not hang the sweep
 
     def _run(self) -> None:
         began, spent_before = time.monotonic(), time.thread_time()
@@ -118,7 +128,7 @@ class Sampler:
             with self._changed:
                 self._begun += 1
                 self._hurried = False
-            self._keep(self._sample(time.time()))
+            self._keep(self._readable(time.time()))
             self.busy_s = time.thread_time() - spent_before
             # By then all that it took is no more than its share.
             earliest = began + self.busy_s / _COST - _CREDIT_S
@@ -137,9 +147,21 @@ class Sampler:
         if self._cards and len(found) == len(self._cards):
             self.power_limit_w = total([sample.power_limit_w for sample in found])
 
+    def _readable(self, at: float) -> _Round:
+        """A round in which nothing is known where the kernel lets nothing be read."""
+        try:
+            return self._sample(at)
+        except OSError:
+            cards = [card.uuid for card in self._cards if card.lost is None]
+            return tuple(Sample(at, card) for card in (cards if self._cards else [HOST]))
+
     def _sample(self, at: float) -> _Round:
-        members = self._members()
-        cores, foreign = self._times.read(members)
+        members, neutral = self._members(), self._neutral()
+        cores = foreign = None
+        if members is not None:
+            cores, foreign = self._times.read(members, {os.getpid(), *(neutral or ())})
+        if neutral is None:
+            foreign = None
         if self._cards:
             found = [card.read(at, self._members) for card in self._cards]
         else:
@@ -147,7 +169,7 @@ class Sampler:
                 Sample(
                     at,
                     HOST,
-                    memory_used_gib=self._memory.read(sorted(members)),
+                    memory_used_gib=None if members is None else self._memory.read(sorted(members)),
                     temperature_c=self._processor.temperature_c(),
                 )
             ]
@@ -157,6 +179,14 @@ class Sampler:
             for each in found
             if each is not None
         )
+
+
+def _listed(pids: Callable[[], Iterable[int]]) -> frozenset[int] | None:
+    """The processes; None where this program may not look, or cannot just now."""
+    try:
+        return frozenset(pids())
+    except OSError:
+        return None
 
 
 class Thinned:

@@ -8,9 +8,10 @@ part of the outcome; an exception out of here is a fault of this program.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -36,6 +37,7 @@ from vllm_frontier.telemetry import Sampler
 from vllm_frontier.trial.failures import POLL_S, Findings
 from vllm_frontier.trial.record import LaunchRecord
 from vllm_frontier.trial.request import AttemptRequest, Progress, Steps
+from vllm_frontier.trial.siblings import SweepProcesses
 
 # Something silent on the port must not keep the log from being looked at.
 HEALTH_S = 1.0
@@ -70,6 +72,8 @@ class _Attempt:
         self.filled = False
         self.runs: list[Run] = []
         self.run_ends: list[float] = []
+        self.peak_gib: float | None = None  # until the run that was measured last
+        self.driver: telemetry.Probe | None = None
         self.before: MemoryState | None = None
         self.secrets: tuple[str, ...] = ()
         self.began_at = time.time()
@@ -125,6 +129,7 @@ class _Attempt:
 
     def _drain(self, port: int) -> bool:
         card, request = self.request.spec.card, self.request
+        self.driver = telemetry.probe() if request.cards else None
         lost = telemetry.lost_card(request.cards)
         if lost is not None:
             self.found.fail(FailureClass.GPU_LOST, lost)
@@ -157,11 +162,12 @@ class _Attempt:
     # While the server lives
 
     def _sampler(self, launch: Launch) -> Sampler:
+        watched = [process.pid for process in self.request.watch]
         return Sampler(
             cards=self.request.cards,
             pids=launch.members,
             phase=lambda: self.found.phase.value,
-            own=[launch.supervisor.pid, *(process.pid for process in self.request.watch)],
+            neutral=SweepProcesses([os.getpid(), *watched]).pids,
         )
 
     def _serve(
@@ -255,9 +261,12 @@ class _Attempt:
         )
         for result in measure(client, workload, self.request.cell.context, pace):
             if isinstance(result, RequestFailure):
+                self.peak_gib = None  # it may have taken more than any before it
                 self.found.read_request_failure(launch, client, result)
                 return
             self._keep_run(result)
+            if result.kind != "probe":
+                self.peak_gib = sampler.peak_gib
             if sampler.lost is not None:
                 return
             yield Progress(self.found.phase, f"{result.task} {result.repeat + 1}")
@@ -309,6 +318,17 @@ class _Attempt:
         unknown = failure is not None and failure.failure_class is FailureClass.UNKNOWN
         return conceal(last_lines(self.request.log), self.secrets) if unknown else None
 
+    def _peak_gib(self, sampler: Sampler | None, runs: Sequence[Run]) -> float | None:
+        """Most memory in use until the last measured run.
+
+        To score a text takes memory that no user's request does.
+        """
+        if sampler is None or self.peak_gib is None:
+            return None if sampler is None else sampler.peak_gib
+        # The sample that stands for a short run may have come after it.
+        told = [run.conditions for run in runs if run.kind != "probe" and run.conditions]
+        return max(self.peak_gib, *(each.memory_used_gib or 0.0 for each in told))
+
     def _outcome(self, sampler: Sampler | None) -> Outcome:
         ended_at = time.time()
         status, found, failure = Status.MEASURED, self.found, self.found.failure
@@ -316,7 +336,10 @@ class _Attempt:
             failure = replace(failure, evidence=conceal(failure.evidence, self.secrets))
             status = failure.failure_class.status
         samples = () if sampler is None else sampler.samples
-        driver = telemetry.probe() if self.request.cards else None
+        runs = tuple(
+            replace(run, conditions=telemetry.summarize(samples, run.started_at, end))
+            for run, end in zip(self.runs, self.run_ends, strict=True)
+        )
         return Outcome(
             status=status,
             phase=found.phase if failure is None else failure.phase,
@@ -324,26 +347,23 @@ class _Attempt:
             started=found.started,
             filled=self.filled,
             facts=found.facts,
-            runs=tuple(
-                replace(run, conditions=telemetry.summarize(samples, run.started_at, end))
-                for run, end in zip(self.runs, self.run_ends, strict=True)
-            ),
+            runs=runs,
             spawn_s=self.times.get("spawn_s"),
             ready_s=self.times.get("ready_s"),
             measure_s=self.times.get("measure_s"),
             wall_s=time.monotonic() - self.began,
             exit_code=None if found.exit is None else found.exit.exit_code,
             signal=None if found.exit is None else found.exit.signal,
-            memory_used_peak_gib=None if sampler is None else sampler.peak_gib,
+            memory_used_peak_gib=self._peak_gib(sampler, runs),
             spec_state=spec_state(self.request.cell.depth, self.runs),
             log_tail=self._log_tail(),
             purpose=self.request.purpose,
             with_speed=self.request.with_speed,
             speed=decode_speed(self.runs) if failure is None else None,
-            driver=None if driver is None else driver.driver,
+            driver=None if self.driver is None else self.driver.driver,
             started_at=self.began_at,
             ended_at=ended_at,
             samples=samples,
-            cuda=None if driver is None else driver.cuda,
+            cuda=None if self.driver is None else self.driver.cuda,
             power_limit_w=None if sampler is None else sampler.power_limit_w,
         )

@@ -16,6 +16,8 @@ from vllm_frontier.telemetry import Sampler
 POLL_S = 0.2
 # vLLM needs about 5 s to notice that its engine process is gone.
 DEATH_NOTICE_S = 8.0
+# A driver that is well answers within a hundredth of it.
+DRIVER_ANSWER_S = 5.0
 
 # What the loss of a card looks like to a server and its client; other reasons stand beside it.
 _OF_A_LOST_CARD = frozenset(
@@ -118,18 +120,20 @@ class Findings:
     def blame_lost_card(self, sampler: Sampler) -> None:
         """End the attempt if a card was lost, and make that the reason of what is only a symptom.
 
-        A server may fail before the card was looked at next, so it is looked at now.
+        A server may fail before the card was looked at next, so it is looked at now. A driver that
+        then does not answer is such a reason as well.
         """
-        failed = self.failure
+        failed, silent = self.failure, None
         if failed is not None and failed.failure_class in _OF_A_LOST_CARD:
-            sampler.look()
-        if sampler.lost is None:
+            silent = sampler.look(DRIVER_ANSWER_S)
+        lost = sampler.lost or silent
+        if lost is None:
             return
         if failed is None:
-            self.fail_from_log(FailureClass.GPU_LOST, sampler.lost)
+            self.fail_from_log(FailureClass.GPU_LOST, lost)
             failed = self.failure
         if failed is not None and failed.failure_class in _OF_A_LOST_CARD:
-            evidence = f"{sampler.lost}; seen as: {failed.evidence}"
+            evidence = f"{lost}; seen as: {failed.evidence}"
             self.failure = replace(
                 failed, failure_class=FailureClass.GPU_LOST, evidence=evidence, evidence_line=None
             )
