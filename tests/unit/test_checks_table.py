@@ -121,15 +121,15 @@ def test_runs_that_are_far_off_are_told_of_each_launch_and_of_the_sweep() -> Non
     table = found(trials, runs).filter(check="outliers")
     sweep, one = table.to_dicts()
     assert (sweep["cell_id"], sweep["verdict"], sweep["value"]) == (None, "pass", 1 / 38)
-    assert sweep["detail"].startswith("1 of 38 runs are far off (2.6 %), and counted all the same")
+    assert sweep["detail"].startswith("far off, and counted all the same: 1 of 38 runs (2.6 %), at")
     assert "at worst decode (edit) at 0.8 times the speed" in sweep["detail"]
     assert (one["attempt"], one["verdict"], one["value"]) == (2, "pass", pytest.approx(1 / 18))
     many = runs[:-2] + decode(trials[1], 40.1, 65.2, variant=0)
     table = found(trials, many).filter(check="outliers")
     assert table["verdict"].to_list() == ["pass", "warn"]
-    assert "2 of 18 runs are far off, at worst at 1.3 times" in table["detail"].item(1)
+    assert "far off: 2 of 18 runs, at worst at 1.3 times" in table["detail"].item(1)
     (row,) = found(trials, runs[:20]).filter(check="outliers").to_dicts()
-    assert (row["verdict"], row["detail"]) == ("pass", "none of 20 runs are far off")
+    assert (row["verdict"], row["detail"]) == ("pass", "none of 20 runs is far off")
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:

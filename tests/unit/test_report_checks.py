@@ -91,6 +91,19 @@ def test_a_cell_whose_output_nothing_rated_is_marked() -> None:
     assert "? output not rated" not in printed(document([plain, deep], runs[:-1]))
 
 
+def test_what_is_to_be_known_of_the_sweep_is_told() -> None:
+    of_sweep = {"cell_id": None, "depth": None, "task": None}
+    rows = [
+        finding("outliers", "pass", 0.02, **of_sweep, detail="far off: 2 of 100 runs"),
+        finding("series_gap", "pass", 0.0, **of_sweep, detail="launches differ by 0.0 %"),
+        finding("series_gap", "pass", 1.0, detail="as it should be"),
+    ]
+    text = printed(section(rows, "Checks"))
+    assert "outliers: far off: 2 of 100 runs" in text
+    assert "launches differ" not in text
+    assert "as it should be" not in text
+
+
 def test_nothing_found_is_said_and_nothing_judged_is_not() -> None:
     assert summary([finding("drift", "pass")]) == "Checks: nothing to report."
     assert summary([finding("drift", "unknown")]) == summary([]) == ""

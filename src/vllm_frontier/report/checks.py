@@ -26,13 +26,13 @@ Row = Mapping[str, Any]
 
 
 def section(rows: Sequence[Row], heading: str) -> RenderableType:
-    """A line for each check, and the findings, worst first.
+    """A line for each check, the findings, worst first, and what is to be known of the sweep.
 
     Args:
         rows: of the table `checks`, as objects.
         heading: the line above.
     """
-    return Group(_counts(rows, heading), *_findings(rows))
+    return Group(_counts(rows, heading), *_findings(rows), *_of_sweep(rows))
 
 
 def are_told(rows: Sequence[Row]) -> bool:
@@ -123,6 +123,18 @@ def _findings(rows: Sequence[Row]) -> Iterator[RenderableType]:
     if table.row_count:
         yield Text()
         yield table
+
+
+def _of_sweep(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """What is as it should be, and yet to be known: how launches differ, which runs are far off."""
+    told = [
+        f"{row['check']}: {row['detail']}"
+        for row in rows
+        if row["cell_id"] is None and row["verdict"] == Verdict.PASS and row["value"]
+    ]
+    if told:
+        yield Text()
+        yield Text("\n".join(told), style=_DIM)
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:

@@ -50,8 +50,8 @@ def far_off(evidence: Evidence, runs: pl.LazyFrame) -> Judgement:
     found = found.with_columns(
         verdict=when(many, Verdict.WARN, Verdict.PASS),
         detail=pl.format(
-            "{} of {} far off, at worst at {} times the speed of those that were asked the same",
-            *("_far", counted(pl.col("n"), "run is", "runs are"), figure(pl.col("_worst"), 2)),
+            "far off: {} of {}, at worst at {} times the speed of those that were asked the same",
+            *("_far", counted(pl.col("n"), "run", "runs"), figure(pl.col("_worst"), 2)),
         ),
     )
     told = [rows(_whole(far, timed.height), "share of runs", nothing="")]
@@ -62,13 +62,13 @@ def far_off(evidence: Evidence, runs: pl.LazyFrame) -> Judgement:
 def _whole(far: pl.DataFrame, count: int) -> pl.DataFrame:
     """The row for the sweep."""
     n, share = pl.lit(count), pl.lit(far.height / count)
-    all_runs = counted(n, "run is", "runs are")
+    all_runs = counted(n, "run", "runs")
     if far.is_empty():
-        detail = pl.format("none of {} far off", all_runs)
+        detail = pl.format("none of {} is far off", all_runs)
     else:
         worst = far.sort(pl.col("ratio").log().abs(), descending=True).row(0, named=True)
         detail = pl.format(
-            "{} of {} far off ({}), and counted all the same; at worst {} ({}) at {} times the "
+            "far off, and counted all the same: {} of {} ({}), at worst {} ({}) at {} times the "
             "speed of those that were asked the same",
             *(pl.lit(far.height), all_runs, percent(share), pl.lit(worst["kind"])),
             *(pl.lit(worst["task"]), figure(pl.lit(worst["ratio"]), 2)),
