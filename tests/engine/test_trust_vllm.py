@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 CONTEXT = 2048
 TOKENS = 96  # so few that now and then nobody else runs meanwhile
 SCORED = WorkloadSpec(tasks=("edit", "code", "prose"), repeats=1, warmups=0, max_tokens=64)
-# In natural logarithms a token: a text that makes sense is nowhere near it.
-BROKEN = 6.0
+# In natural logarithms a token. From launch to launch broken texts are 3 to 17 off, others under 1.
+BROKEN = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,14 @@ def scored(client: ServerClient) -> list[Run]:
 
 
 def gaps(runs: list[Run], temperature: float) -> list[float]:
-    """How much less probable than expected the texts of the three tasks are."""
+    """How much less probable than expected the texts are whose prompts are short."""
     probes = [run for run in runs if run.kind == "probe" and run.temperature == temperature]
-    assert sorted(run.task for run in probes) == ["code", "edit", "prose"]
+    assert sorted(run.task for run in probes) == ["code", "prose"]
     return [(run.output_logprob_expected or 0.0) - (run.output_logprob or 0.0) for run in probes]
 
 
 def test_without_speculation_texts_are_as_probable_as_expected(texts_of_plain: list[Run]) -> None:
-    assert all(gap < 0.1 for gap in gaps(texts_of_plain, 0.0))
+    assert all(abs(gap) < 0.1 for gap in gaps(texts_of_plain, 0.0))
     assert all(abs(gap) < 1.0 for gap in gaps(texts_of_plain, 1.0))
 
 
@@ -112,6 +112,6 @@ def test_speculation_leaves_greedy_texts_and_breaks_sampled_ones(
     assert ids[0] == ids[1]
     for run in runs:
         assert len(run.output_token_ids or ()) == run.completion_tokens
-    assert all(gap < 0.1 for gap in gaps(runs, 0.0))
-    broken = sorted(gaps(runs, 1.0))
-    assert broken[1] > BROKEN, broken  # one may have ended before it could say much
+    assert all(abs(gap) < 0.1 for gap in gaps(runs, 0.0))
+    broken = gaps(runs, 1.0)
+    assert max(broken) > BROKEN, broken  # one may have ended before it could say much
