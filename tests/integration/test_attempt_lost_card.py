@@ -48,7 +48,8 @@ def attempt_on_card(folder: Path, lost_in: str, fault: str) -> dict[str, Any]:
     log = folder / "server.log"
     request = AttemptRequest(spec, CELL, "0" * 16, 1, log, dict(os.environ), cards=(UUID,))
     request = replace(request, baseline=request.memory_state())
-    nvml.ANSWER_S = failures.DRIVER_ANSWER_S = sampler.LEAVE_S = 0.4  # of a driver that hangs
+    if "FAKE_HANG" in os.environ:
+        nvml.ANSWER_S = failures.DRIVER_ANSWER_S = sampler.LEAVE_S = 1.0
     if lost_in == "before":
         lose_card()
 
