@@ -72,6 +72,7 @@ def attempt_on_card(folder: Path, lost_in: str, fault: str) -> dict[str, Any]:
                 lose_card()
                 if not fault:
                     time.sleep(0.8)  # by then it was looked at
+                    lost_in = "stop"
     except StopIteration as ended:
         outcome: Outcome = ended.value
     failure = outcome.failure
