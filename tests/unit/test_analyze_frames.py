@@ -444,3 +444,15 @@ def test_a_cell_tried_under_two_identities_counts_once() -> None:
         "new": "engine.version 0.31.0 -> 0.32.0",
         "done": None,
     }
+
+
+def test_positions_that_a_server_does_not_tell_are_no_zeros() -> None:
+    table = trials({"cell_id": "a", "depth": 2, "context": 8192})
+    told = {"cell_id": "a", "attempt": 1, "kind": "decode", "concurrency": 1, "task": "edit"}
+    told |= {"decode_tok_s": 50.0, "drafts": 10}
+    untold = told | {"accepted_per_position": [None, None]}
+    assert by_depth(table, runs(untold)).collect()["acceptance"].to_list() == [None]
+    assert acceptance(runs(untold)).collect().is_empty()
+    both = runs(untold, told | {"accepted_per_position": [8, 4]})
+    assert by_depth(table, both).collect()["acceptance"].to_list() == [[0.8, 0.4]]
+    assert acceptance(both).collect()["acceptance"].to_list() == [[0.8, 0.4]]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from synthetic_sweeps import Model, sweeps
 
+from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.frontier import frontier
 from vllm_frontier.analyze.intervals import cell_figures, pooled_speeds
 from vllm_frontier.analyze.outliers import outliers
@@ -290,11 +291,45 @@ def test_intervals_hold_the_headline_whatever_was_measured(
     assert again.select(columns).rows() == found.select(columns).rows()
 
 
-def test_speeds_of_zero_break_nothing() -> None:
-    rows = single_runs(("a", 0.0), ("a", 0.0), ("b", 10.0), ("b", 11.0), ("a", 1.0), ("b", 10.5))
-    figures = cell_figures(trials("a", "a", "b", "b", "a", "b"), rows)
-    assert figures.filter(pl.col("cell_id") == "a")["decode_tok_s"].to_list() == [0, 0]
-    assert figures.filter(pl.col("cell_id") == "b")["low"].null_count() == 0
+@pytest.mark.parametrize("odd", [0.0, -3.0, math.inf, math.nan])
+def test_what_cannot_be_a_speed_is_none(odd: float) -> None:
+    rows = single_runs(("a", odd), ("a", odd), ("b", 10.0), ("b", 11.0), ("a", 1.0), ("b", 10.5))
+    table = trials("a", "a", "b", "b", "a", "b")
+    figures = cell_figures(table, rows)
+    assert figures.filter(cell_id="a")["decode_tok_s"].to_list() == [1.0, 1.0]
+    assert figures.filter(cell_id="b")["low"].null_count() == 0
+    only = cell_figures(table, single_runs(("a", odd), ("b", 10.0)))
+    assert only["cell_id"].unique().to_list() == ["b"]
+    shown = by_depth(table, runs(decode("a", 1, "edit", odd, odd))).collect()
+    assert shown["eager"].to_list() == [None]
+
+
+def test_the_speed_of_a_prompt_that_was_cached_is_no_prefill_speed() -> None:
+    both = single_runs(("a", 10.0), ("b", 10.0))
+    prefill = [
+        {"cell_id": cell, "attempt": 1, "kind": "prefill", "prefill_tok_s": speed} | more
+        for cell, speed, more in (
+            ("a", 500.0, {"cached_tokens": 0}),
+            ("a", 90_000.0, {"cached_tokens": 4000}),
+            ("a", math.nan, {}),
+            ("b", 90_000.0, {"cached_tokens": 4000}),
+        )
+    ]
+    figures = cell_figures(trials("a", "b"), pl.concat([both, runs(prefill)]))
+    told = dict(figures.select("cell_id", "prefill_tok_s").iter_rows())
+    assert told == {"a": 500.0, "b": None}
+
+
+def test_launches_that_do_not_differ_have_the_interval_of_their_runs() -> None:
+    speeds = (9.8, 10.0, 10.3)
+    once = interval(trials("a"), runs(decode("a", 1, "edit", *speeds)))
+    cells = "aaabbb"
+    table = trials(*cells)
+    again = (decode(cell, attempt, "edit", *speeds) for cell in "ab" for attempt in (1, 2, 3))
+    found = interval(table, runs(*again))
+    assert (found["interval_basis"], found["launches"]) == ("runs", 3)
+    low, high = found["decode_tok_s_low"], found["decode_tok_s_high"]
+    assert once["decode_tok_s_low"] <= low < 9.9 < 10.1 < high <= once["decode_tok_s_high"]
 
 
 def test_intervals_cover_on_sweeps_with_known_truth() -> None:

@@ -33,6 +33,22 @@ def test_clocks_that_disagree(ratios: list[float], verdict: str, share: float) -
     assert f"at worst the client saw {round(worst, 2)} times" in row["detail"]
 
 
+@pytest.mark.parametrize("odd", [None, 0.0, float("inf"), float("nan")])
+def test_a_client_that_saw_no_time_pass_is_told(odd: float | None) -> None:
+    timed = {"decode_tok_s_server": 50.0, "completion_tokens": 100}
+    runs = decode(PLAIN, 50.0, **timed, decode_tok_s_client=51.0)
+    runs += decode(PLAIN, 50.0, 50.0, **timed, decode_tok_s_client=odd)
+    (row,) = judged("clock_gap", [PLAIN], runs)
+    assert (row["verdict"], row["value"]) == ("warn", pytest.approx(2 / 3))
+    assert "in 2 of 3 runs; in 2 of them the client saw no time pass; at worst" in row["detail"]
+    (row,) = judged("clock_gap", [PLAIN], runs[1:])
+    assert row["detail"].endswith("in 2 of 2 runs; in 2 of them the client saw no time pass")
+    # One token, or nobody knows how many: that takes no time by any clock.
+    for tokens in (1, None):
+        short = [run | {"completion_tokens": tokens} for run in runs[1:]]
+        assert verdicts("clock_gap", [PLAIN], short) == ["unknown"]
+
+
 def test_a_simulated_server_has_no_clock_to_compare() -> None:
     row = clocks(90.0, engine="simulated")
     assert (row["verdict"], row["cell_id"]) == ("unknown", None)
@@ -98,6 +114,11 @@ def test_a_prefill_that_hit_the_cache(kind: str, cached: int | None, verdict: st
     assert row["verdict"] == verdict
     if verdict == "warn":
         assert row["value"] == cached
+        assert row["detail"].endswith(f"up to {cached} tokens: the launch has no prefill speed")
+        more = run | {"kind": "prefill", "repeat": 1, "cached_tokens": 0}
+        (row,) = judged("cache_leak", [PLAIN], [run, more])
+        assert row["detail"].startswith("1 of 2 prefills hit")
+        assert row["detail"].endswith("tokens: the prefill speed is that of the others")
 
 
 @pytest.mark.parametrize(
@@ -169,6 +190,19 @@ def test_what_holds_memory_on_every_launch_of_a_card_is_its_usual_state() -> Non
     runs = decode(trials[0], 50.0, foreign_gib=9.0) + decode(trials[1], 50.0, foreign_gib=9.1)
     runs += decode(trials[2], 50.0, foreign_gib=0.1)
     assert verdicts("foreign_load", trials, runs) == ["pass"] * 3
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"foreign_processes": 4}, "4 other processes on the card"),
+        ({"foreign_gib": 1.5}, "others hold 1.5 GiB on the card"),
+        ({"foreign_processes": 1, "foreign_gib": 0.5}, "1 other process with 0.5 GiB on the card"),
+    ],
+)
+def test_what_is_not_known_of_others_is_not_said(told: dict, words: str) -> None:
+    (row,) = judged("foreign_load", [PLAIN], decode(PLAIN, 50.0, **told))
+    assert row["detail"] == words
 
 
 def test_on_a_cpu_only_cores_are_told() -> None:

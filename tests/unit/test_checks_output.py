@@ -294,3 +294,20 @@ def test_broken_cells_and_those_with_their_speed_are_not_on_the_frontier() -> No
     assert found["frontier"].collect()["depth"].to_list() == [0]
     failed = found["checks"].filter(pl.col("verdict") == "fail").collect()
     assert failed.select("check", "cell_id").rows() == [("output_sane", DEEP["cell_id"])]
+
+
+def test_tokens_that_the_model_would_never_write_are_broken_and_no_number_tells_nothing() -> None:
+    never, untold = float("-inf"), float("nan")
+    base = rated(BASE, -1.4, -1.5, -1.6)
+    found = sane(base + rated(DEEP, never, -1.5, -1.5), workload=1.0)
+    assert (found[2]["verdict"], found[0]["verdict"]) == ("fail", "pass")
+    assert found[2]["value"] == pytest.approx((-100 - 3) / 3)
+    found = sane(base + rated(DEEP, untold, -1.5, untold), workload=1.0)
+    assert (found[2]["verdict"], found[2]["value"]) == ("pass", -1.5)
+    found = sane(base + rated(DEEP, untold, float("inf"), None), workload=1.0)
+    assert found[2]["verdict"] == "unknown"
+
+
+def test_texts_that_part_at_every_token_say_so() -> None:
+    turned = compared([[9999 - token for token in TOKENS]] * 3)
+    assert "they part at every token, first at token 1: more than rounding" in turned["detail"]

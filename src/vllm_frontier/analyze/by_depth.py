@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.latest import CELL, counted, works
+from vllm_frontier.analyze.speed import is_speed
 from vllm_frontier.outcome import Status
 
 GROUP = ("extra", "depth", "task")
@@ -32,7 +33,11 @@ def by_depth(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         .join(cells, on="cell_id", how="semi")
         .select(*CELL, "extra", "depth", "graphs")
     )
-    decode = runs.filter(pl.col("kind") == "decode").join(launches, on=CELL, how="inner")
+    decode = (
+        runs.filter(pl.col("kind") == "decode")
+        .with_columns(pl.when(is_speed("decode_tok_s")).then("decode_tok_s"))
+        .join(launches, on=CELL, how="inner")
+    )
     medians = (
         decode.group_by(*GROUP, "graphs", *CELL)
         .agg(pl.col("decode_tok_s").median())
@@ -54,7 +59,10 @@ def by_depth(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
 def _acceptance(decode: pl.LazyFrame) -> pl.LazyFrame:
     """Accepted over drafts by position, pooled over runs."""
     accepted = pl.col("accepted_per_position")
-    drafting = decode.filter(pl.col("drafts") > 0, accepted.list.len() > 0)
+    told = (accepted.list.len() > 0) & (
+        accepted.list.drop_nulls().list.len() == accepted.list.len()
+    )
+    drafting = decode.filter(pl.col("drafts") > 0, told)
     return (
         drafting.select(
             *GROUP,

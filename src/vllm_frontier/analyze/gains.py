@@ -73,10 +73,12 @@ def acceptance(runs: pl.LazyFrame) -> pl.LazyFrame:
         One row per cell_id, attempt and task that drafted: `acceptance` (list; the share of
         drafts whose first n tokens were all accepted) and `tokens_per_step` (1 and their sum).
     """
+    accepted = pl.col("accepted_per_position")
     drafting = runs.filter(
         pl.col("kind") == "decode",
         pl.col("drafts") > 0,
-        pl.col("accepted_per_position").list.len() > 0,
+        accepted.list.len() > 0,
+        accepted.list.drop_nulls().list.len() == accepted.list.len(),
     )
     counts = (
         drafting.select(

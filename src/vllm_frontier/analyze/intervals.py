@@ -43,6 +43,9 @@ _SMALLER_AT = 0.05
 # Launches of a cell that follow each other at once do not tell a drift from the cell's speed.
 _SPREAD_SHARE = 0.05
 _ROUNDING = 1e-12
+# Launches that differ by less than this (as variance of logarithms) do not differ at all, as on a
+# simulated card. Then only their runs tell how sure a speed is.
+_SAME = 1e-18
 _OF_POOL = ("sweep", "task")
 _OF_CELL = ("cell_id", "task")
 
@@ -59,7 +62,8 @@ def cell_figures(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
 
         - `decode_tok_s`: median over launches of the launch's speed, tokens/s; `low` and `high`:
           its 95 % interval, null where nothing tells it; `prefill_tok_s`: median over launches.
-        - `launches`, `runs`: how many there are. `basis`: `launches` or `runs`.
+        - `launches`, `runs`: how many there are. `basis`: `launches` or `runs`, the latter also
+          where launches do not differ at all.
         - `tasks`: the tasks of the cell.
         - For verdicts: `headline`, `level` and `contrast` (means over launches at the sweep's mean
           drift), `headline_variance` and so on (of one launch), `df`, `at` (mean time, seconds
@@ -70,13 +74,16 @@ def cell_figures(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     figures = figures.with_columns(contrast=pl.col("headline") - pl.col("level"))
     launched = figures.filter(pl.col("task").is_null()).select(CELL)
     enough = pl.when(pl.col("launches") > 1).then(_POOL_DF).otherwise(_LENT_DF)
+    differ = pl.col("headline_variance") >= _SAME
     cells = (
         _means(figures)
         .join(_pools(figures), on=[*_OF_POOL, "graphs"], how="left", nulls_equal=True)
         .with_columns(
             pl.col("df").fill_null(0),
             pl.col("spread").fill_null(float("inf")),
-            basis=pl.when(pl.col("df") >= enough).then(pl.lit(LAUNCHES)).otherwise(pl.lit(RUNS)),
+            basis=pl.when((pl.col("df") >= enough) & differ)
+            .then(pl.lit(LAUNCHES))
+            .otherwise(pl.lit(RUNS)),
         )
     )
     at_mean = [

@@ -16,6 +16,7 @@ MARGIN = 1.0
 """Nats a token by which a text may be less probable than it should be, or sampled text more."""
 
 _SURE = 4.0  # standard errors
+_IMPOSSIBLE = -100.0  # nats a token; what stands for the logarithm of 0, of which there is no mean
 _KEYS = ("extra", "changed", "workload", "task", "temperature")
 _LOOKED_AT = 64  # first tokens of a text
 _LOOPS = 8  # different tokens of these; a text that makes sense has three times as many
@@ -87,10 +88,11 @@ def _probes(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     first = tokens.list.head(_LOOKED_AT)
     loops = (tokens.list.len() >= _LOOKED_AT) & (first.list.n_unique() <= _LOOPS)
     launches = _launches(trials).select(*CELL, "depth", *_KEYS[:3])
+    told = pl.col("output_logprob").is_not_nan() & (pl.col("output_logprob") < float("inf"))
     return (
-        runs.filter(pl.col("kind") == "probe", pl.col("output_logprob").is_finite())
-        .filter(pl.col("temperature").is_not_null())
+        runs.filter(pl.col("kind") == "probe", told, pl.col("temperature").is_not_null())
         .select(*CELL, *columns, loops=loops)
+        .with_columns(pl.col("output_logprob").clip(lower_bound=_IMPOSSIBLE))
         .join(launches, on=CELL, how="inner")
         .filter(pl.col("depth").is_not_null())
     )

@@ -140,9 +140,13 @@ def _variance_of_median(count: str) -> pl.Expr:
 
 
 def prefill_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
-    """The prefill speed of every attempt: cell_id, attempt, `prefill_tok_s` (median, tokens/s)."""
+    """The prefill speed of every attempt: cell_id, attempt, `prefill_tok_s` (median, tokens/s).
+
+    A prompt that was partly in the prefix cache was not computed, so that its speed says nothing.
+    """
+    uncached = pl.col("cached_tokens").fill_null(0) <= 0
     return (
-        runs.filter(pl.col("kind") == "prefill")
+        runs.filter(pl.col("kind") == "prefill", uncached, is_speed("prefill_tok_s"))
         .group_by(*CELL)
         .agg(pl.col("prefill_tok_s").median())
     )
@@ -151,5 +155,10 @@ def prefill_speeds(runs: pl.LazyFrame) -> pl.LazyFrame:
 def decode_runs(runs: pl.LazyFrame) -> pl.LazyFrame:
     """Runs of one request at a time that have a decode speed."""
     return runs.filter(
-        pl.col("kind") == "decode", pl.col("concurrency") == 1, pl.col("decode_tok_s").is_not_null()
+        pl.col("kind") == "decode", pl.col("concurrency") == 1, is_speed("decode_tok_s")
     )
+
+
+def is_speed(column: str) -> pl.Expr:
+    """Whether a figure can be a speed: null, 0 and less, infinite and NaN are none."""
+    return (pl.col(column).is_finite() & (pl.col(column) > 0)).fill_null(False)

@@ -17,8 +17,6 @@ from vllm_frontier.dominance import TIE
 Places: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-# Launches of a cell that differ by less than this (as variance of logarithms) are the same.
-_SAME = 1e-18
 # How sure it must be that headlines and means over tasks tell different things of two cells. Less
 # would call too many differences where there is none, or miss those that are seen in the mean.
 _DISAGREE = 0.99
@@ -38,8 +36,8 @@ def verdicts(figures: pl.DataFrame, pairs: pl.LazyFrame, *, tie: float = TIE) ->
     Two cells differ where the difference of their launches' speeds exceeds, with 95 % confidence,
     what launches of one cell differ by, is at least `tie`, and their headlines say the same. For
     all tasks together the mean over tasks of their logarithms is compared, which is surer than the
-    median over tasks; where the two clearly disagree, the median. Where it is not known what
-    launches differ by, or they do not differ at all, `tie` alone decides, on the headlines.
+    median over tasks; where the two clearly disagree, the median. Where the basis is `runs`, `tie`
+    alone decides, on the headlines.
 
     Args:
         figures: of `cell_figures`.
@@ -65,7 +63,10 @@ def verdicts(figures: pl.DataFrame, pairs: pl.LazyFrame, *, tie: float = TIE) ->
     one, other = (found[f"_{name}"].to_numpy() for name in ("cell_id", "other_cell_id"))
     compared = _compare(_Figures.of(figures), one, other, tie)
     names = np.array([Verdict.SLOWER, Verdict.NO_CLEAR_DIFFERENCE, Verdict.FASTER], dtype=object)
-    ends = [compared.ratio, *(compared.ratio * np.exp(each * compared.half) for each in (-1, 1))]
+    with np.errstate(over="ignore"):
+        lower, upper = (compared.ratio * np.exp(each * compared.half) for each in (-1, 1))
+    # An end that no number can hold tells no more than none.
+    ends = [np.where(np.isfinite(each), each, np.nan) for each in (compared.ratio, lower, upper)]
     return (
         found.drop("_order", "_cell_id", "_other_cell_id")
         .lazy()
@@ -210,14 +211,11 @@ def _compare(figures: _Figures, one: Places, other: Places, tie: float) -> _Comp
     half = np.where(agree, pairs.half("level"), pairs.half("headline"))
     clear = (np.abs(gap) > half) & (np.abs(gap) > -np.log1p(-tie)) & (np.sign(gap) == ahead)
 
-    variance = figures.variances["headline"]
-    certain = np.maximum(variance[one], variance[other]) < _SAME
-    with np.errstate(divide="ignore", invalid="ignore"):
-        plain = speed / others
-    by_launches = pooled & ~certain
+    with np.errstate(over="ignore"):
+        ratio = np.where(pooled, np.exp(gap), speed / others)
     return _Compared(
-        ratio=np.where(by_launches, np.exp(gap), plain),
-        half=np.where(by_launches, half, np.where(pooled, 0.0, np.nan)),
-        sign=np.where(by_launches, np.where(clear, ahead, 0), by_tie),
+        ratio=ratio,
+        half=np.where(pooled, half, np.nan),
+        sign=np.where(pooled, np.where(clear, ahead, 0), by_tie),
         pooled=pooled,
     )

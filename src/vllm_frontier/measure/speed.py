@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,14 +22,17 @@ def decode_speed(runs: Iterable[Run]) -> Speed | None:
     by_task: dict[str, list[float]] = defaultdict(list)
     by_repeat: dict[int, list[float]] = defaultdict(list)
     for run in runs:
-        if run.kind == "decode" and run.concurrency == 1 and run.decode_tok_s is not None:
-            by_task[run.task].append(run.decode_tok_s)
-            by_repeat[run.repeat].append(run.decode_tok_s)
+        speed = run.decode_tok_s
+        if run.kind != "decode" or run.concurrency != 1 or speed is None:
+            continue
+        if math.isfinite(speed) and speed > 0:
+            by_task[run.task].append(speed)
+            by_repeat[run.repeat].append(speed)
     if not by_task:
         return None
-    speed = _median_of_medians(by_task.values())
+    overall = _median_of_medians(by_task.values())
     repeats = [statistics.median(each) for each in by_repeat.values()]
-    return Speed(speed, low=min(speed, *repeats), high=max(speed, *repeats))
+    return Speed(overall, low=min(overall, *repeats), high=max(overall, *repeats))
 
 
 def _median_of_medians(groups: Iterable[list[float]]) -> float:

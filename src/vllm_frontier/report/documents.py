@@ -6,6 +6,7 @@ The terminal's tables are drawn from the same documents, so that both say the sa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -137,7 +138,7 @@ def objects(table: pl.LazyFrame) -> list[dict[str, Any]]:
     """The rows of a table as JSON objects.
 
     Further axes become keys of their own in the place of `extra`, speeds by task a mapping,
-    moments ISO 8601 text.
+    moments ISO 8601 text. What is no number, such as an infinite one, is null.
     """
     return [_object(row) for row in table.collect().iter_rows(named=True)]
 
@@ -196,7 +197,16 @@ def _object(row: Mapping[str, Any]) -> dict[str, Any]:
             result |= further
             result["extra_axes"] = sorted(further)
         elif name == "task_decode_tok_s":
-            result[name] = {each["task"]: each["decode_tok_s"] for each in value or ()}
+            result[name] = {each["task"]: _plain(each["decode_tok_s"]) for each in value or ()}
         else:
-            result[name] = value.isoformat() if isinstance(value, datetime) else value
+            result[name] = _plain(value)
     return result
+
+
+def _plain(value: Any) -> Any:
+    """A value of a table as JSON has it."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

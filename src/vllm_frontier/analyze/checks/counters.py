@@ -14,6 +14,7 @@ from vllm_frontier.analyze.checks.judgement import (
     rows,
     when,
 )
+from vllm_frontier.analyze.speed import is_speed
 from vllm_frontier.outcome import SpecState
 
 CLOCKS_AGREE = 0.10
@@ -28,32 +29,51 @@ _OFTEN = 0.05
 def clock_gap(evidence: Evidence) -> Judgement:
     """Runs of which the client's clock says something else than the server's.
 
-    A client that is starved reads several pieces of a stream at once. The speed that counts is the
-    server's, so that it stands.
+    A client that is starved reads several pieces of a stream at once, or all of them, so that it
+    sees no time pass. The speed that counts is the server's, so that it stands.
     """
     real = evidence.real()
     if real.is_empty():
         return "a simulated server scales its time, so that the client's clock says nothing"
     server, client = pl.col("decode_tok_s_server"), pl.col("decode_tok_s_client")
-    ratio = (client / server).alias("_ratio")
-    both = evidence.decode.filter(server > 0, client > 0, ratio.is_finite())
+    told = is_speed("decode_tok_s_server") & (client / server).is_finite()
+    both = is_speed("decode_tok_s_client") & told.fill_null(False)
+    # A single token takes no time by any clock.
+    alone = is_speed("decode_tok_s_server") & ~is_speed("decode_tok_s_client")
+    alone &= (pl.col("completion_tokens") > 1).fill_null(False)
+    ratio = pl.when(both).then(client / server).alias("_ratio")
     off = (pl.col("_ratio") - 1).abs() > CLOCKS_AGREE
+    farthest = pl.col("_ratio").drop_nulls()
     by_launch = (
-        both.select("launch", ratio)
+        evidence.decode.filter(both | alone)
+        .select("launch", ratio)
         .group_by("launch")
         .agg(
             pl.len().cast(pl.Int64).alias("n"),
-            off.sum().cast(pl.Int64).alias("_off"),
-            pl.col("_ratio").get(pl.col("_ratio").log().abs().arg_max()).alias("_worst"),
+            (off | pl.col("_ratio").is_null()).sum().cast(pl.Int64).alias("_off"),
+            pl.col("_ratio").is_null().sum().cast(pl.Int64).alias("_alone"),
+            farthest.sort_by(farthest.log().abs()).last().alias("_worst"),
         )
     )
     found = by_launch.join(real, on="launch", how="inner").sort("launch")
     found = found.with_columns(value=pl.col("_off") / pl.col("n"), expected=0.0).with_columns(
         verdict=when(pl.col("value") > _OFTEN, Verdict.WARN, Verdict.PASS),
-        detail=pl.format(
-            "the clocks of client and server disagree by more than 10 % in {} of {}; at worst the "
-            "client saw {} times the speed of the server, whose clock counts",
-            *("_off", counted(pl.col("n"), "run", "runs"), figure(pl.col("_worst"), 2)),
+        detail=pl.concat_str(
+            pl.format(
+                "the clocks of client and server disagree by more than 10 % in {} of {}",
+                *("_off", counted(pl.col("n"), "run", "runs")),
+            ),
+            pl.when(pl.col("_alone") > 0).then(
+                pl.format("in {} of them the client saw no time pass", "_alone")
+            ),
+            pl.when(pl.col("_worst").is_not_null()).then(
+                pl.format(
+                    "at worst the client saw {} times the speed of the server, whose clock counts",
+                    figure(pl.col("_worst"), 2),
+                )
+            ),
+            separator="; ",
+            ignore_nulls=True,
         ),
     )
     return rows(found, "share of runs", nothing="no run was timed by both clocks")
@@ -137,13 +157,13 @@ def depth_applied(evidence: Evidence) -> Judgement:
 
 def cache_leak(evidence: Evidence) -> Judgement:
     """Prefill and fill runs that found some of their prompt in the prefix cache."""
-    cached, prompt = pl.col("cached_tokens"), pl.col("prompt_tokens")
+    cached = pl.col("cached_tokens")
     told = evidence.runs.filter(pl.col("kind").is_in(["prefill", "fill"]), cached.is_not_null())
     by_launch = told.group_by("launch").agg(
         pl.len().cast(pl.Int64).alias("n"),
         (cached > 0).sum().cast(pl.Int64).alias("_hit"),
         cached.max().alias("_most"),
-        (cached / prompt).max().alias("_share"),
+        ((pl.col("kind") == "prefill") & (cached <= 0)).sum().alias("_clean"),
     )
     found = by_launch.join(evidence.launches, on="launch", how="inner").sort("launch")
     found = found.with_columns(
@@ -153,8 +173,11 @@ def cache_leak(evidence: Evidence) -> Judgement:
         detail=pl.when(pl.col("_hit") > 0)
         .then(
             pl.format(
-                "{} of {} hit the prefix cache, with up to {} tokens: speed is that of the others",
+                "{} of {} hit the prefix cache, with up to {} tokens: {}",
                 *("_hit", counted(pl.col("n"), "prefill", "prefills"), "_most"),
+                pl.when(pl.col("_clean") > 0)
+                .then(pl.lit("the prefill speed is that of the others"))
+                .otherwise(pl.lit("the launch has no prefill speed")),
             )
         )
         .otherwise(pl.lit("no prefill hit the prefix cache")),

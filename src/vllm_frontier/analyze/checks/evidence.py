@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL
+from vllm_frontier.analyze.speed import decode_runs
 from vllm_frontier.outcome import Status
 
 SETTING = "setting"
@@ -107,13 +108,16 @@ def _launches(trials: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _decode(runs: pl.DataFrame) -> pl.DataFrame:
-    """Runs of one request at a time that tell a speed of which there is a logarithm."""
-    speed = pl.col("decode_tok_s")
-    return runs.filter(
-        pl.col("kind") == "decode", pl.col("concurrency") == 1, speed.is_finite(), speed > 0
-    ).with_columns(
-        log_speed=speed.log(),
-        accepted=pl.coalesce("accepted_tokens", pl.col("accepted_per_position").list.sum()),
+    """Runs of one request at a time that tell a speed."""
+    positions = pl.col("accepted_per_position").list
+    whole = positions.drop_nulls().list.len() == positions.len()
+    return (
+        decode_runs(runs.lazy())
+        .with_columns(
+            log_speed=pl.col("decode_tok_s").log(),
+            accepted=pl.coalesce("accepted_tokens", pl.when(whole).then(positions.sum())),
+        )
+        .collect()
     )
 
 

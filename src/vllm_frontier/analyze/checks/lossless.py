@@ -54,10 +54,15 @@ def lossless(evidence: Evidence) -> Judgement:
     none = (pl.col("_diverged") == pl.col("n")) & (pl.col("n") >= SOME_AGREE)
     alike = 1 - pl.col("_diverged") / pl.col("n")
     same = pl.format("all of {} are those of depth 0", counted(pl.col("n"), "output", "outputs"))
-    every = figure(1 / pl.col("value"), 0).str.strip_suffix(".0")
+    tokens_between = figure(1 / pl.col("value"), 0).str.strip_suffix(".0")
+    every = (
+        pl.when(tokens_between == "1")
+        .then(pl.lit("at every token"))
+        .otherwise(pl.format("once in {} tokens", tokens_between))
+    )
     what = pl.when("_by_tokens").then(pl.lit("token")).otherwise(pl.lit("character"))
     part = pl.format(
-        "{} of {} those of depth 0; they part once in {} tokens, first at {} {}: {}",
+        "{} of {} those of depth 0; they part {}, first at {} {}: {}",
         percent(alike),
         counted(pl.col("n"), "output is", "outputs are"),
         every,

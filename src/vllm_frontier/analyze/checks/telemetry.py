@@ -167,11 +167,7 @@ def foreign_load(evidence: Evidence) -> Judgement:
     )
     parts = [
         pl.format("others kept {} cores busy", figure(pl.col("foreign_cores"), 2)),
-        pl.format(
-            "{} with {} GiB on the card",
-            counted(pl.col("foreign_processes"), "other process", "other processes"),
-            figure(pl.col("foreign_gib"), 2),
-        ),
+        _on_the_card(),
     ]
     has = [
         pl.col("foreign_cores").is_not_null(),
@@ -186,6 +182,20 @@ def foreign_load(evidence: Evidence) -> Judgement:
         detail=pl.concat_str(*shown, more, separator=", ", ignore_nulls=True),
     )
     return rows(found, "cores", nothing="no run tells what others did meanwhile")
+
+
+def _on_the_card() -> pl.Expr:
+    """What others have there, as far as the driver tells it."""
+    processes, held = pl.col("foreign_processes"), pl.col("foreign_gib")
+    named = counted(processes, "other process", "other processes")
+    gib = figure(held, 2)
+    return (
+        pl.when(held.is_null())
+        .then(pl.format("{} on the card", named))
+        .when(processes.is_null())
+        .then(pl.format("others hold {} GiB on the card", gib))
+        .otherwise(pl.format("{} with {} GiB on the card", named, gib))
+    )
 
 
 def _measured(evidence: Evidence) -> pl.DataFrame:
