@@ -182,7 +182,12 @@ def make_tables(store: SweepStore, spec: SweepSpec) -> frozenset[Cell]:
     planned = tables.planned(spec.grid.cells()).lazy()
     known = store.outcomes()
     inferred = inferred_rows(spec, store.identities, known, now=store.identity)
-    derive = partial(derived_tables, planned=planned, method=spec.model.speculation.method)
+    derive = partial(
+        derived_tables,
+        planned=planned,
+        method=spec.model.speculation.method,
+        precision=spec.workload.precision,
+    )
     store.compact(inferred, derive, known)
     return frozenset(rows.cell_of(row) for row in inferred)
 

@@ -69,6 +69,35 @@ def test_what_other_cells_differ_by_excuses_nothing(spread: float) -> None:
     assert found[0]["value"] == pytest.approx(2.12, rel=0.02)
 
 
+def test_noise_does_not_excuse_everything() -> None:
+    wild = [20.0, 60.0, 90.0]
+    (row,) = gain(1, [20.0, 20.0, 20.0], wild)
+    assert (row["verdict"], row["value"]) == ("warn", pytest.approx(3.0))
+    assert row["detail"].endswith(
+        "the baseline or a clock is wrong, or runs differ too much to tell"
+    )
+    (row,) = gain(1, [20.0, 20.0, 20.0], [30.0, 43.9, 90.0])
+    assert (row["verdict"], row["value"]) == ("pass", pytest.approx(2.195))
+    # What accepted tokens allow is known less well than what depth does.
+    (row,) = gain(3, [20.0, 20.0, 20.0], wild, drafts=100, accepted_tokens=20)
+    assert (row["verdict"], row["expected"]) == ("pass", pytest.approx(1.2))
+
+
+@pytest.mark.parametrize("check", ["speedup_bound", "acceptance_explains"])
+def test_a_run_of_few_tokens_is_not_judged(check: str) -> None:
+    deep, other = launch(1), launch(2)
+    counters = {"drafts": 3, "draft_tokens": 3, "accepted_tokens": 3}
+    runs = decode(PLAIN, 20.0) + decode(deep, 90.0, completion_tokens=15, **counters)
+    runs += drafting(other, 30.0, accepted=80)
+    found = judged(check, [PLAIN, deep, other], runs)
+    told = {row["depth"]: (row["verdict"], row["value"]) for row in found}
+    assert told == {1: ("unknown", None), 2: ("pass", pytest.approx(1.5))}
+    (short,) = (row for row in found if row["depth"] == 1)
+    assert short["detail"] == "a run has 15 tokens only, of which its last draft takes too many"
+    runs[1]["completion_tokens"] = 16
+    assert verdicts(check, [PLAIN, deep], runs[:2]) == ["fail"]
+
+
 def test_what_launches_of_the_cell_differ_by_is_granted() -> None:
     deep, again = launch(1), launch(1, attempt=2)
     runs = decode(PLAIN, 20.0) + decode(deep, 46.0) + decode(again, 38.6)

@@ -20,8 +20,9 @@ PUBLISHED = Path(__file__).parent / "data" / "decode_speed.csv"
 WORDS = {verdict.value for verdict in Verdict}
 
 
-def found(trials: list[Row], runs: list[Row]) -> pl.DataFrame:
-    return checks(frame("trials", trials).lazy(), frame("runs", runs).lazy()).collect()
+def found(trials: list[Row], runs: list[Row], precision: float | None = 0.02) -> pl.DataFrame:
+    tables = frame("trials", trials).lazy(), frame("runs", runs).lazy()
+    return checks(*tables, precision=precision).collect()
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,9 @@ def test_cells_that_cannot_be_judged_beside_others_are_counted() -> None:
     assert table.filter(check="clock_gap")["detail"].to_list() == [
         "no run was timed by both clocks"
     ]
+    assert table.filter(check="repeat_launches")["detail"].to_list() == [
+        "no cell was launched again"
+    ]
     assert table["check"].is_unique().all()
 
 
@@ -157,7 +161,7 @@ CELLS = {"cell_id": st.sampled_from(["a", "b", None]), "attempt": st.sampled_fro
 TRIALS = rows_of(
     "trials",
     **CELLS,
-    status=st.sampled_from(["measured", "measured", "inferred", "failed", None]),
+    status=st.sampled_from(["measured", "measured", "inferred", "failed", "infeasible", None]),
     purpose=st.sampled_from(["proof", "reference", "replicate", None]),
     spec_state=st.sampled_from(["working", "suspect", None]),
     depth=st.sampled_from([0, 1, 2, None]),
@@ -180,6 +184,7 @@ def test_whatever_the_tables_hold_every_check_speaks(trials: list[Row], runs: li
     for name in ("value", "expected"):
         assert table[name].drop_nulls().is_finite().all()
     of_sweeps = pl.col("check").is_in(["outliers", "series_gap"]) & (pl.col("verdict") == "pass")
+    of_sweeps |= pl.col("check").is_in(["repeat_launches", "precision"])
     subjects = table.filter(pl.col("verdict") != "unknown", ~of_sweeps)
     assert subjects["cell_id"].null_count() == 0
     assert parquet("checks", table)

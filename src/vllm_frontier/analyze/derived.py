@@ -17,6 +17,7 @@ def derived_tables(
     planned: pl.LazyFrame | None = None,
     tie: float = TIE,
     method: str | None = None,
+    precision: float | None = None,
 ) -> dict[str, pl.LazyFrame]:
     """The tables `frontier`, `boundaries` and `checks` by name.
 
@@ -26,9 +27,10 @@ def derived_tables(
         planned: cells of the grid that may not have been tried; see `boundaries`.
         tie: speeds that differ by less than this share count as equal.
         method: how tokens are drafted; see `checks`.
+        precision: that was asked for; see `checks`.
     """
     return {
         "frontier": frontier(trials, runs, tie=tie),
         "boundaries": boundaries(trials, planned),
-        "checks": checks(trials, runs, method=method),
+        "checks": checks(trials, runs, method=method, precision=precision),
     }

@@ -23,6 +23,7 @@ _DRAWS = 4000
 # The prompts' means are estimated from the same runs, and repeats end as soon as they look narrow:
 # without this the intervals of 3 to 12 repeats cover 90 to 93 %.
 _WIDER = 1.15
+_LARGEST = 700.0  # whose exponential is still a number
 
 
 def half_widths(runs: Iterable[Run]) -> dict[str, float]:
@@ -51,7 +52,7 @@ def half_widths(runs: Iterable[Run]) -> dict[str, float]:
         return dict.fromkeys(speeds, math.inf)
     times = _WIDER * float(stdtrit(freedom, _LEVEL))
     return {
-        task: math.expm1(times * _noise_of_median(_centres(pairs, by_prompt), noise))
+        task: math.expm1(min(_LARGEST, times * _noise_of_median(_centres(pairs, by_prompt), noise)))
         for task, pairs in speeds.items()
     }
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from vllm_frontier.analyze.checks import NAMES, Verdict
+from vllm_frontier.analyze.checks import NAMES, PRECISION, Verdict
 from vllm_frontier.report.disagreement import axes
 from vllm_frontier.report.wording import several
 
@@ -92,6 +92,8 @@ def _counts(rows: Sequence[Row], heading: str) -> Table:
     for verdict in Verdict:
         table.add_column(verdict.value, justify="right")
     for name in NAMES:
+        if name == PRECISION and not any(row["check"] == name for row in rows):
+            continue
         told = [_count(counts[name, verdict], verdict) for verdict in Verdict]
         table.add_row(name, *told)
     return table

@@ -66,8 +66,13 @@ def load(folder: Path) -> Result:
     running, known = under_way(store.writer(), store.outcomes())
     trials, runs = store.tables(inferred_rows(spec, store.identities, known), known)
     planned = tables.planned(spec.grid.cells())
-    method = spec.model.speculation.method
-    derived = derived_tables(trials.lazy(), runs.lazy(), planned=planned.lazy(), method=method)
+    derived = derived_tables(
+        trials.lazy(),
+        runs.lazy(),
+        planned=planned.lazy(),
+        method=spec.model.speculation.method,
+        precision=spec.workload.precision,
+    )
     return Result(
         name=str(store.config["name"]),
         config=store.config,

@@ -21,7 +21,9 @@ from vllm_frontier.analyze.checks.gains import acceptance_explains, speedup_boun
 from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, unknown
 from vllm_frontier.analyze.checks.launches import drift, series_gap
 from vllm_frontier.analyze.checks.lossless import lossless
+from vllm_frontier.analyze.checks.narrow import precision as within_precision
 from vllm_frontier.analyze.checks.output import output_sane
+from vllm_frontier.analyze.checks.repeats import repeat_launches
 from vllm_frontier.analyze.checks.silent import with_silent
 from vllm_frontier.analyze.checks.telemetry import foreign_load, throttled
 from vllm_frontier.analyze.latest import AXES
@@ -43,8 +45,13 @@ _BY_LAUNCHES: Mapping[str, Callable[[Evidence], Judgement]] = {
 }
 _LEADING = ("sweep", "check", "verdict", "cell_id", "attempt", *AXES)
 
+PRECISION = "precision"
+"""The check that is only made where a precision was asked for."""
+
 NAMES = (
     *list(_BY_LAUNCHES)[:5],
+    "repeat_launches",
+    PRECISION,
     "outliers",
     "lossless",
     "output_sane",
@@ -53,13 +60,21 @@ NAMES = (
 """Every check, in the order of the table."""
 
 
-def checks(trials: pl.LazyFrame, runs: pl.LazyFrame, *, method: str | None = None) -> pl.LazyFrame:
+def checks(
+    trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
+    *,
+    method: str | None = None,
+    precision: float | None = None,
+) -> pl.LazyFrame:
     """The table `checks`.
 
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
         method: how tokens are drafted, such as `mtp` or `ngram`; None: not known.
+        precision: half of the interval of a task's speed within a launch that was asked for, as a
+            share (`workload.precision`); None: none was, and that check has no row.
 
     Returns:
         The columns of the table. A row for everything that was judged, and of a check that had
@@ -70,11 +85,14 @@ def checks(trials: pl.LazyFrame, runs: pl.LazyFrame, *, method: str | None = Non
     judgements = {
         name: with_silent(name, judge(evidence), evidence) for name, judge in _BY_LAUNCHES.items()
     }
+    judgements["repeat_launches"] = repeat_launches(trials)
+    if precision is not None:
+        judgements[PRECISION] = within_precision(evidence, precision)
     judgements["outliers"] = far_off(evidence, runs)
     judgements["output_sane"] = output_sane(trials, runs)
     if evidence.launches.is_empty():
-        judgements = dict.fromkeys(NAMES, "no cell is measured yet")
-    told = pl.concat(_named(name, judgements[name]) for name in NAMES)
+        judgements = dict.fromkeys(judgements, "no cell is measured yet")
+    told = pl.concat(_named(name, judgements[name]) for name in NAMES if name in judgements)
     cells = evidence.launches.select("cell_id", *AXES, "engine").unique("cell_id", keep="last")
     whole = trials.select(pl.col("sweep", "engine").drop_nulls().first().name.prefix("_")).collect()
     found = told.join(cells, on="cell_id", how="left", maintain_order="left").with_columns(

@@ -8,7 +8,7 @@ import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL
 from vllm_frontier.analyze.speed import decode_runs
-from vllm_frontier.outcome import Status
+from vllm_frontier.outcome import Purpose, Status
 
 SETTING = "setting"
 """What must be the same of two cells beside depth, graphs, window and share, to be compared:
@@ -52,10 +52,12 @@ class Evidence:
         runs: every run of these, with `launch` in the place of cell and attempt.
         decode: those of them that tell a decode speed, as `log_speed`; `accepted` by any counter.
         by_request: of each launch and what was asked (`REQUEST`) the median `log_speed`.
-        by_launch: of each launch and task the median `log_speed`, `runs` and counters (sums).
+        by_launch: of each launch and task the median `log_speed`, `runs`, counters (sums) and the
+            tokens of the `shortest` run.
         by_cell: of each cell and task the median over launches, `variance` of that figure as far
             as launches of this cell show it, `launches`, and counters.
         method: how tokens are drafted, where that is known.
+        unwatched: launches to watch the speed of the reference cell that were not measured.
         texts: `output` and `output_token_ids` of the table `runs`; `row` of `runs` and `decode` is
             the place in it.
     """
@@ -67,6 +69,7 @@ class Evidence:
     by_launch: pl.DataFrame
     by_cell: pl.DataFrame
     method: str | None
+    unwatched: int
     texts: pl.DataFrame
 
     def real(self) -> pl.DataFrame:
@@ -90,7 +93,15 @@ def gather(trials: pl.LazyFrame, runs: pl.LazyFrame, method: str | None = None) 
     by_request = decode.group_by("launch", *REQUEST).agg(pl.col("log_speed").median())
     by_launch = _by_launch(decode)
     by_cell = _by_cell(by_launch, launches)
-    return Evidence(launches, measured, decode, by_request, by_launch, by_cell, method, texts)
+    tables = (launches, measured, decode, by_request, by_launch, by_cell)
+    return Evidence(*tables, method, _unwatched(trials), texts)
+
+
+def _unwatched(trials: pl.LazyFrame) -> int:
+    lost = [each.value for each in (Status.FAILED, Status.INFEASIBLE, Status.INVALID)]
+    watching = pl.col("purpose") == Purpose.REFERENCE.value
+    found = trials.filter(pl.col("attempt") > 0, watching, pl.col("status").is_in(lost))
+    return found.select(pl.col(CELL)).unique().collect().height
 
 
 def _launches(trials: pl.LazyFrame) -> pl.DataFrame:
@@ -134,6 +145,7 @@ def _by_launch(decode: pl.DataFrame) -> pl.DataFrame:
             pl.col("drafts", "accepted").filter(told).sum().name.prefix("told_"),
             (pl.col("completion_tokens") - 1).filter(told).sum().alias("told_tokens"),
             told.sum().cast(pl.Int64).alias("told_runs"),
+            pl.col("completion_tokens").min().alias("shortest"),
         )
         .collect()
     )
@@ -153,6 +165,7 @@ def _by_cell(by_launch: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
                 *("drafts", "accepted", "runs"),
                 *("told_drafts", "told_accepted", "told_tokens", "told_runs"),
             ).sum(),
+            pl.col("shortest").min(),
         )
         .sort("cell_id", "task")
         .collect()

@@ -12,6 +12,7 @@ from vllm_frontier.analyze.checks.judgement import (
     figure,
     percent,
     rows,
+    together,
     when,
 )
 from vllm_frontier.analyze.latest import CELL
@@ -54,9 +55,8 @@ def far_off(evidence: Evidence, runs: pl.LazyFrame) -> Judgement:
             *("_far", counted(pl.col("n"), "run", "runs"), figure(pl.col("_worst"), 2)),
         ),
     )
-    told = [rows(_whole(far, timed.height), "share of runs", nothing="")]
-    told.append(rows(found, "share of runs", nothing=""))
-    return pl.concat([each for each in told if isinstance(each, pl.DataFrame)])
+    whole = rows(_whole(far, timed.height), "share of runs", nothing="")
+    return together(whole, rows(found, "share of runs", nothing=""), nothing="")
 
 
 def _whole(far: pl.DataFrame, count: int) -> pl.DataFrame:

@@ -6,7 +6,16 @@ import numpy as np
 import polars as pl
 
 from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, SETTING, Evidence
-from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, figure, percent, rows, when
+from vllm_frontier.analyze.checks.judgement import (
+    Judgement,
+    Verdict,
+    counted,
+    figure,
+    percent,
+    rows,
+    together,
+    when,
+)
 from vllm_frontier.analyze.checks.paired import with_baseline
 
 OFF_THE_LINE = 0.10
@@ -15,6 +24,12 @@ uncertainty aside."""
 
 UNEXPLAINED = 0.05
 """Share of the tokens that drafts and counters may leave open."""
+
+BEYOND_NOISE = 0.10
+"""Share beyond depth + 1 that runs, however much they differ, do not excuse."""
+
+TOO_SHORT = 16
+"""Tokens of a run below which the draft that its end cuts short weighs too much."""
 
 _EVEN = 1e-9
 _OTHERS = 3
@@ -25,11 +40,13 @@ def speedup_bound(evidence: Evidence) -> Judgement:
 
     What the runs and launches of the two cells are known to differ by is granted, pair by pair: no
     other cell, and no difference between prompts, excuses them. Of a cell that was launched once
-    the next launch may differ: a small excess is a warning only.
+    the next launch may differ: a small excess is a warning only. So is a large one that could be
+    noise, since runs that differ so much tell no gain.
     """
     found = with_baseline(evidence.by_cell.filter(pl.col("depth") > 0), evidence)
     if found.is_empty():
         return _nothing_to_compare(evidence)
+    short, found = found.filter(_is_short()), found.filter(~_is_short())
     by_depth = (pl.col("depth") + 1).cast(pl.Float64)
     by_drafts = 1 + pl.col("accepted") / pl.col("drafts")
     tight = pl.when(pl.col("drafts") > 0).then(pl.min_horizontal(by_drafts, by_depth))
@@ -46,7 +63,10 @@ def speedup_bound(evidence: Evidence) -> Judgement:
         .otherwise(pl.lit("1 + the accepted tokens of a draft")),
         _above=excess > _EVEN,
         verdict=_beyond(excess),
+        _far=pl.col("gain") - by_depth.log() > np.log1p(BEYOND_NOISE) + _EVEN,
     )
+    noisy = pl.col("_far") & (pl.col("verdict") == Verdict.PASS.value)
+    found = found.with_columns(_noisy=noisy, verdict=when(noisy, Verdict.WARN, pl.col("verdict")))
     figures = (figure(pl.col("value"), 2), figure(pl.col("expected"), 2), "_why")
     fine = pl.format("{} times the speed of depth 0, of {} that are possible ({})", *figures)
     within = pl.format("{}, within what runs and launches differ by", fine)
@@ -62,11 +82,13 @@ def speedup_bound(evidence: Evidence) -> Judgement:
         .then(within)
         .when(passed)
         .then(fine)
+        .when("_noisy")
+        .then(pl.format("{}, or runs differ too much to tell", beyond))
         .when(lucky)
         .then(pl.format("{}, or it is the luck of one launch", beyond))
         .otherwise(beyond)
     )
-    return rows(found, "x", nothing="")
+    return together(rows(found, "x", nothing=""), _too_short(short), nothing="")
 
 
 def acceptance_explains(evidence: Evidence) -> Judgement:
@@ -78,7 +100,8 @@ def acceptance_explains(evidence: Evidence) -> Judgement:
     drafting = evidence.by_cell.filter(pl.col("depth") > 0, pl.col("drafts") > 0)
     if drafting.is_empty():
         return "no run tells how many of its drafts were accepted"
-    found = with_baseline(drafting, evidence, how="left")
+    short = _too_short(drafting.filter(_is_short()))
+    found = with_baseline(drafting.filter(~_is_short()), evidence, how="left")
     per_draft = 1 + pl.col("accepted") / pl.col("drafts")
     undrafted = pl.col("told_tokens") - pl.col("told_accepted")
     steps = pl.max_horizontal("told_drafts", undrafted)
@@ -95,7 +118,25 @@ def acceptance_explains(evidence: Evidence) -> Judgement:
         _short=pl.col("_base").neg() - pl.col("_step"),
     )
     found = found.with_columns(_verdicts(evidence))
-    return rows(found.with_columns(verdict=_worst(), detail=_explained()), "x", nothing="")
+    found = found.with_columns(verdict=_worst(), detail=_explained())
+    return together(rows(found, "x", nothing=""), short, nothing="")
+
+
+def _is_short() -> pl.Expr:
+    return (pl.col("shortest") < TOO_SHORT).fill_null(False)
+
+
+def _too_short(cells: pl.DataFrame) -> Judgement:
+    """Rows for cells and tasks of which a run is too short to be judged."""
+    nothing = pl.lit(None, dtype=pl.Float64)
+    tokens = counted(pl.col("shortest"), "token", "tokens")
+    found = cells.with_columns(
+        verdict=pl.lit(Verdict.UNKNOWN.value),
+        value=nothing,
+        expected=nothing,
+        detail=pl.format("a run has {} only, of which its last draft takes too many", tokens),
+    )
+    return rows(found, "x", nothing="")
 
 
 def _nothing_to_compare(evidence: Evidence) -> str:

@@ -56,6 +56,12 @@ def unknown(why: str) -> pl.DataFrame:
     return pl.DataFrame([only], schema=_KINDS).select(ROW)
 
 
+def together(*told: Judgement, nothing: str) -> Judgement:
+    """All rows that several parts of a check found; without any, why."""
+    found = [each for each in told if isinstance(each, pl.DataFrame)]
+    return pl.concat(found) if found else nothing
+
+
 def when(condition: pl.Expr, verdict: Verdict, otherwise: pl.Expr | Verdict) -> pl.Expr:
     """One verdict where a condition holds (null: it does not), else another."""
     other = pl.lit(otherwise.value) if isinstance(otherwise, Verdict) else otherwise

@@ -15,6 +15,7 @@ from vllm_frontier.analyze.checks.judgement import (
     counted,
     percent,
     rows,
+    together,
     when,
 )
 from vllm_frontier.analyze.checks.paired import MEDIAN, pooled, sure
@@ -69,11 +70,7 @@ def series_gap(evidence: Evidence) -> Judgement:
             .otherwise(pl.lit("no more than its runs differ, or than counts")),
         ),
     )
-    told = rows(found, "x", nothing="")
-    of_sweep = _usual(residuals)
-    if isinstance(told, str) or isinstance(of_sweep, str):
-        return told
-    return pl.concat([told, of_sweep])
+    return together(rows(found, "x", nothing=""), _usual(residuals), nothing="")
 
 
 def _usual(residuals: pl.DataFrame) -> Judgement:
@@ -167,7 +164,7 @@ def drift(evidence: Evidence) -> Judgement:
     levels = _levels(evidence)
     reference = _reference(evidence, levels)
     if reference is None:
-        return "no cell was launched again to watch its speed"
+        return _unwatched(evidence.unwatched)
     trend = _trend(levels)
     own = _moves(levels.filter(pl.col("cell_id") == reference), evidence)
     steps = own["moved"].to_numpy()
@@ -200,6 +197,14 @@ def drift(evidence: Evidence) -> Judgement:
         }
     )
     return rows(found, "x", nothing="")
+
+
+def _unwatched(lost: int) -> str:
+    """Why there is no reference cell; `lost` of its launches came to nothing."""
+    if not lost:
+        return "no cell was launched again to watch its speed"
+    launches = "the launch" if lost == 1 else f"all of the {lost} launches"
+    return f"{launches} to watch the speed of a cell came to nothing, so that nothing tells"
 
 
 def _moves(own: pl.DataFrame, evidence: Evidence) -> pl.DataFrame:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from vllm_frontier.analyze.checks.judgement import Judgement, Verdict, counted, figure, rows, when
+from vllm_frontier.analyze.checks.judgement import (
+    Judgement,
+    Verdict,
+    counted,
+    figure,
+    rows,
+    together,
+    when,
+)
 from vllm_frontier.analyze.output import likelihoods, unrated
 
 BROKEN_ALL_THE_SAME = "temperature 0 is right, do not use this with sampling on this engine version"
@@ -53,8 +61,8 @@ def output_sane(trials: pl.LazyFrame, runs: pl.LazyFrame) -> Judgement:
     )
     warned = when(broken | doubt, Verdict.WARN, Verdict.PASS)
     found = found.with_columns(verdict=when(broken & measured, Verdict.FAIL, warned), detail=says)
-    told = [rows(found, _UNIT, nothing=""), rows(_silent(trials, runs), _UNIT, nothing="")]
-    return pl.concat([each for each in told if isinstance(each, pl.DataFrame)])
+    silent = rows(_silent(trials, runs), _UNIT, nothing="")
+    return together(rows(found, _UNIT, nothing=""), silent, nothing=NOT_RATED)
 
 
 def _silent(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
