@@ -214,7 +214,7 @@ def test_replicates_and_the_reference_cell_are_counted_apart(rehearse: Any) -> N
     assert {key: plain[key] for key in same} == {key: again[key] for key in same}
     page = rehearse(SWEEP, "workload.replicates=3")
     replicates = again["launches_replicate"]
-    assert f"And {replicates} replicates and 2 to watch the speed of one " in page
+    assert f"And {replicates} replicates and 2 reference launches" in page
     assert max(map(len, page.splitlines())) <= 80
     assert "\nAnd " not in rehearse(SWEEP, "workload.reference=false")
 

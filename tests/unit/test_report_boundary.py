@@ -117,7 +117,7 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     text = printed(document)
     assert max(len(line) for line in text.splitlines()) <= 80
     headline = " ".join(text.partition("Frontier")[0].split())
-    apart = "; 1 to watch the speed of one cell)"
+    apart = "; 1 reference launch)"
     launched = f"; {made} launches, {60 - made} saved{apart}"
     assert headline.endswith(f"{inferred['cells']} inferred{launched}")
     assert "inferred" in [line.split()[-1] for line in text.splitlines() if "kv_too_small" in line]
@@ -167,7 +167,7 @@ def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:
     assert (found["replicates"], found["reference"]) == (0, 1)
     made = found["launches"] - 1
     assert f"  {made} launches so far; inferred cells need none" in stated(found)
-    assert "  beside these 1 to watch the speed of one cell" in stated(found)
+    assert "  beside these 1 reference launch" in stated(found)
     assert found["state"] == "finished"
 
 

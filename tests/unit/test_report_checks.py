@@ -4,6 +4,7 @@ import io
 import json
 from typing import Any
 
+import polars as pl
 import pytest
 from checked_sweep import Row, decode, launch
 from rich.console import Console
@@ -11,7 +12,8 @@ from rich.console import Console
 from vllm_frontier.analyze.checks import NAMES, PRECISION
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.report.checks import about, section, summary
-from vllm_frontier.report.documents import show_document
+from vllm_frontier.report.commands import describe
+from vllm_frontier.report.documents import objects, show_document
 from vllm_frontier.report.terminal import print_show
 from vllm_frontier.store.tables import frame
 
@@ -208,3 +210,48 @@ def test_a_cell_as_fast_as_the_fastest_says_so() -> None:
         .split()[-1]
         .startswith("=")
     )
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_gain_over_a_baseline_that_failed_is_marked(graphs: bool) -> None:
+    base, other = launch(0, graphs=graphs), launch(0, context=4096, extra='{"a": 1}')
+    runs = decode(base, 50.0, drafts=5, draft_tokens=5) + decode(DEEP, 80.0) + decode(other, 90.0)
+    found = document([base, DEEP, other], runs)
+    told = {(row["depth"], row.get("a")): row["gain_in_doubt"] for row in found["frontier"]}
+    assert told[0, 1] is False
+    assert told[2, None] is not graphs
+    assert [row["gain_in_doubt"] for row in found["choices"]] == [
+        told[row["depth"], row.get("a")] for row in found["choices"]
+    ]
+    # Graphs or not: the column is over depth 0 without graphs.
+    text = printed(found)
+    row = next(line for line in text.splitlines() if " 2 on" in line)
+    assert ("1.60!" in row) is not graphs
+    assert ("! x base is in doubt: checks of depth 0 failed, see Checks." in text) is not graphs
+    (deep,) = (each for each in found["frontier"] if each["depth"] == 2)
+    words = "1.60 x baseline (in doubt: checks of the baseline failed)"
+    assert (words in describe({**deep, "choices": ["fastest"]})) is not graphs
+
+
+def test_figures_that_are_no_numbers_are_null() -> None:
+    odd = [float("inf"), float("nan")]
+    runs = decode(PLAIN, 50.0) + decode(DEEP, 80.0)
+    trials = [PLAIN | {"kv_available_gib": odd[0], "kv_needed_gib": odd[1]}, DEEP]
+    tables = frame("trials", trials).lazy(), frame("runs", runs).lazy()
+    found = document(trials, runs)
+    assert json.loads(json.dumps(found, allow_nan=False))["frontier"]
+    (table,) = objects(
+        tables[0].select(figures=pl.concat_list(*[pl.lit(each) for each in odd], 1.0)).head(1)
+    )
+    assert table == {"figures": [None, None, 1.0]}
+    (first, _) = objects(tables[0].select("kv_available_gib"))
+    assert first == {"kv_available_gib": None}
+
+
+def test_show_tells_of_repeats_that_failed() -> None:
+    again = launch(2, attempt=2, purpose="replicate", status="failed", failure_class="gpu_lost")
+    found = document([PLAIN, DEEP, again], decode(PLAIN, 50.0) + decode(DEEP, 80.0))
+    text = " ".join(printed(found).split())
+    assert "1 replicate)" in text
+    told = "1 of 1 launch that repeats a cell failed (gpu_lost: 1)"
+    assert f"warn repeat_launches: {told}" in text

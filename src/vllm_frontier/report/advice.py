@@ -71,7 +71,8 @@ def choose(result: Result, wanted: Wanted) -> Advice:
     engine = create_engine(spec)
     checked = documents.objects(result.checks.lazy())
     chosen = []
-    for row, choice in zip(rows.iter_rows(named=True), documents.objects(rows.lazy()), strict=True):
+    told = documents.with_doubt(documents.objects(rows.lazy()), checked)
+    for row, choice in zip(rows.iter_rows(named=True), told, strict=True):
         command = commands.serve_command(spec.model.id, engine.serve_arguments(cell_of(row)))
         found = checks.about(checked, {row["cell_id"], row["speed_cell"]})
         chosen.append(

@@ -16,5 +16,5 @@ def launched_again(replicates: int, reference: int) -> str | None:
     if replicates:
         words.append(several(replicates, "replicate", "replicates"))
     if reference:
-        words.append(f"{reference} to watch the speed of one cell")
+        words.append(several(reference, "reference launch", "reference launches"))
     return " and ".join(words) or None

@@ -15,6 +15,7 @@ from vllm_frontier.report.disagreement import axes
 from vllm_frontier.report.wording import several
 
 OUTPUT = "output_sane"
+_OF_BASELINE = (OUTPUT, "depth_applied")
 
 _AT_MOST = 12  # findings in a terminal; the JSON document has all of them
 _OF_A_KIND = 2
@@ -76,6 +77,25 @@ def cells_of(rows: Sequence[Row], check: str, verdict: Verdict) -> set[str]:
 def failed_cells(rows: Sequence[Row]) -> set[str]:
     """The cells of which any check says that a number cannot be trusted."""
     return {row["cell_id"] for row in rows if row["verdict"] == Verdict.FAIL} - {None}
+
+
+def rests_on_doubt(rows: Sequence[Row], cell: Row) -> bool:
+    """Whether the gain of a cell over depth 0 without graphs is over something that is not that.
+
+    So it is where output at depth 0 is broken, or drafts were made there, with the same further
+    axes as the cell has.
+    """
+    return any(
+        row["verdict"] == Verdict.FAIL
+        and row["check"] in _OF_BASELINE
+        and (row["depth"], row["graphs"]) == (0, False)
+        and _further(row) == _further(cell)
+        for row in rows
+    )
+
+
+def _further(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in row.get("extra_axes", ())}
 
 
 def _counts(rows: Sequence[Row], heading: str) -> Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from vllm_frontier.analyze.monotony import audits, contested, contradictions, un
 from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
 from vllm_frontier.analyze.verdicts import verdicts
 from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.report.checks import rests_on_doubt
 from vllm_frontier.search.proof import is_in_doubt
 
 SIMULATED = "simulated"
@@ -71,8 +72,11 @@ def show_document(
         built-in ones); `grid` (what is known of every cell; `running` where nothing is yet).
         Rows of `frontier` also have `against_fastest`: `slower` than the fastest of them, or
         `no clear difference`; null for that itself, and where it does not lead for the median.
+        These and `choices` have `gain_in_doubt`: whether a check failed of the cells over which
+        their gains are.
     """
     table = trials.collect()
+    checked = [] if checks is None else objects(checks)
     grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
     told = ("status", "failure_class", "spec_state", "evidence_cell", "doubt")
     known = grid.select("cell_id", "attempt", *AXES, *told).collect()
@@ -93,12 +97,12 @@ def show_document(
         "unexplored": unexplored_in(table.lazy()),
         "contested": _contested(table.lazy()),
         "without_speed": _without_speed(table.lazy(), runs),
-        "frontier": _frontier(frontier, table.lazy(), runs),
+        "frontier": with_doubt(_frontier(frontier, table.lazy(), runs), checked),
         "boundaries": objects(boundaries),
-        "choices": objects(choices(frontier)),
+        "choices": with_doubt(objects(choices(frontier)), checked),
         "speeds": objects(by_depth(table.lazy(), runs)),
         "failures": objects(failures(table.lazy())),
-        "checks": [] if checks is None else objects(checks),
+        "checks": checked,
         "grid": objects(pl.concat([known, first]).lazy()),
     }
 
@@ -127,6 +131,18 @@ def _frontier(
         }
         for row in objects(table.lazy())
     ]
+
+
+def with_doubt(
+    cells: Sequence[Mapping[str, Any]], checked: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Rows of the frontier, each with `gain_in_doubt`; see `show_document`.
+
+    Args:
+        cells: rows of the table `frontier`, as objects.
+        checked: of the table `checks`, as objects.
+    """
+    return [{**cell, "gain_in_doubt": rests_on_doubt(checked, cell)} for cell in cells]
 
 
 def is_simulated(trials: pl.DataFrame) -> bool:

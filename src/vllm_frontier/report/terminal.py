@@ -116,7 +116,7 @@ def frontier_table(
             *(str(row.get(name, _NONE)) for name in extra),
             number(row["decode_tok_s"], 1),
             _interval(row),
-            number(row["gain_no_graphs"], 2),
+            number(row["gain_no_graphs"], 2) + ("!" if _gain_in_doubt(row) else ""),
             number(row["prefill_tok_s"], 1),
             number(row["kv_headroom_gib"], 2),
             _marks(row, doubtful, unrated) + "".join(name[0].upper() for name in names),
@@ -300,6 +300,8 @@ def _notes(
             "depth and graphs.",
             style=_DIM,
         )
+    if any(_gain_in_doubt(row) for row in leading):
+        yield Text("! x base is in doubt: checks of depth 0 failed, see Checks.", style="red")
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})
@@ -337,6 +339,10 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def _is_within(row: Mapping[str, Any]) -> bool:
     return bool(row.get("interval_basis") == RUNS)
+
+
+def _gain_in_doubt(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("gain_in_doubt")) and row["gain_no_graphs"] is not None
 
 
 def _unlike_sampling(checked: Sequence[Mapping[str, Any]]) -> set[str]:
