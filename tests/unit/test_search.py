@@ -89,3 +89,16 @@ def test_budget_ends_the_search_and_nothing_is_asked_while_out() -> None:
     assert not search.finished
     search.tell(CELLS[0], ended(Status.FAILED))
     assert search.finished
+
+
+def test_a_failure_says_nothing_of_how_many_speeds_are_to_come() -> None:
+    search = Exhaustive(CELLS)
+    assert search.outlook.speeds_left == len(CELLS)
+    first = search.ask()
+    assert first is not None
+    search.tell(first.cell, ended(Status.FAILED))
+    assert search.outlook.speeds_left == len(CELLS)  # the failed one is tried again
+    second = search.ask()
+    assert second is not None
+    search.tell(second.cell, ended(Status.INFEASIBLE))
+    assert search.outlook.speeds_left == 0

@@ -126,6 +126,20 @@ print(json.dumps(found))
         assert (peak, lost) == (None if counter == "memory_gib" else 0.5, None)
 
 
+def test_a_number_that_stands_for_no_figure_is_none(library: Path, tmp_path: Path) -> None:
+    figures = [name for name in FIELDS if name not in ("memory_gib", "reasons")]
+    code = f"""
+book("".join(f"{{name}} 4294967295\\n" for name in {figures}))
+with Sampler(cards=UUIDS[:1]) as sampler:
+    print(json.dumps([last(sampler)[0], sampler.power_limit_w]))
+"""
+    sample, limit = sampled(library, tmp_path, code)
+    for name in figures:
+        assert {sample[field] for field in FIELDS[name] - {"memory_utilization"}} == {None}, name
+    assert limit is None
+    assert sample["memory_used_gib"] == 0.5
+
+
 def test_what_is_not_supported_is_asked_for_once(library: Path, tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     code = """

@@ -35,7 +35,7 @@ class Exhaustive:
         self._places = {cell: place for place, cell in enumerate(self._cells)}
         self._out: set[Cell] = set()
         self._failures: Counter[Cell] = Counter()
-        self._ended = self._measured = 0
+        self._ended = self._answered = self._measured = 0
 
     @property
     def cut_short(self) -> bool:
@@ -49,8 +49,8 @@ class Exhaustive:
         if self._left is not None:
             left = min(left, self._left + len(self._out))
         known = len(self._known) - len(self._pending) - len(self._out)
-        # What is left is taken to work as often as what was launched.
-        speeds = round(left * self._measured / self._ended) if self._ended else left
+        # What is left is taken to work as often as what gave an answer.
+        speeds = round(left * self._measured / self._answered) if self._answered else left
         return Outlook(known=known, launches_left=left, speeds_left=speeds)
 
     @property
@@ -77,6 +77,7 @@ class Exhaustive:
         self._out.discard(cell)
         self._pending.pop(cell, None)
         self._ended += 1
+        self._answered += status.is_final
         self._measured += status is Status.MEASURED
         self._failures[cell] += status is Status.FAILED
         unmeasured = status is Status.MEASURED and not outcome.with_speed

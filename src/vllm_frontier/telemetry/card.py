@@ -37,6 +37,8 @@ REASONS: Mapping[int, str] = {
     0x400: "reliability",
 }
 _IDLE = 0x001
+# What a driver says of a counter in place of a figure.
+_NOT_AVAILABLE = 0xFFFF_FFFF
 
 
 def reason_words(bits: int) -> tuple[str, ...]:
@@ -122,13 +124,13 @@ class CardCounters:
             at,
             self.uuid,
             memory_used_gib=None if memory is None else memory.used / GIB,
-            sm_clock_mhz=self._ask(nvml, "sm_clock"),
-            memory_clock_mhz=self._ask(nvml, "memory_clock"),
-            power_w=_thousandths(self._ask(nvml, "power")),
-            power_limit_w=_thousandths(self._ask(nvml, "power_limit")),
-            temperature_c=self._ask(nvml, "temperature"),
-            gpu_utilization=None if rates is None else rates.gpu / 100,
-            memory_utilization=None if rates is None else rates.memory / 100,
+            sm_clock_mhz=_figure(self._ask(nvml, "sm_clock")),
+            memory_clock_mhz=_figure(self._ask(nvml, "memory_clock")),
+            power_w=_figure(self._ask(nvml, "power"), 1000),
+            power_limit_w=_figure(self._ask(nvml, "power_limit"), 1000),
+            temperature_c=_figure(self._ask(nvml, "temperature")),
+            gpu_utilization=None if rates is None else _figure(rates.gpu, 100),
+            memory_utilization=None if rates is None else _figure(rates.memory, 100),
             throttle_reasons=None if reasons is None else reason_words(reasons),
             foreign_processes=None if sizes is None else len(sizes),
             foreign_gib=total(sizes),
@@ -206,5 +208,8 @@ def total(values: Sequence[float | None] | None) -> float | None:
     return sum(value for value in values if value is not None)
 
 
-def _thousandths(value: int | None) -> float | None:
-    return None if value is None else value / 1000
+def _figure(value: int | None, parts: int = 1) -> float | None:
+    """A counter in whole units; None where it has no figure, which some drivers say as a number."""
+    if value is None or value & _NOT_AVAILABLE == _NOT_AVAILABLE:
+        return None
+    return value / parts
