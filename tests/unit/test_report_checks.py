@@ -159,7 +159,7 @@ def test_the_document_has_every_row_with_its_axes() -> None:
 
 def test_an_interval_within_a_launch_is_marked() -> None:
     text = printed(swept())
-    assert "* interval within one launch: how much launches differ is not known." in text
+    assert "* interval within one launch: launches do not show how much they differ." in text
     assert "95 %: interval of tokens/s" in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
@@ -227,10 +227,19 @@ def test_a_gain_over_a_baseline_that_failed_is_marked(graphs: bool) -> None:
     text = printed(found)
     row = next(line for line in text.splitlines() if " 2 on" in line)
     assert ("1.60!" in row) is not graphs
-    assert ("! x base is in doubt: checks of depth 0 failed, see Checks." in text) is not graphs
+    assert ("! x base is in doubt, as depth 0 without graphs is: see Checks." in text) is not graphs
     (deep,) = (each for each in found["frontier"] if each["depth"] == 2)
-    words = "1.60 x baseline (in doubt: checks of the baseline failed)"
+    words = "1.60 x baseline (in doubt, as is the baseline)"
     assert (words in describe({**deep, "choices": ["fastest"]})) is not graphs
+
+
+def test_a_gain_over_a_baseline_that_does_not_write_as_expected_is_marked() -> None:
+    base = launch(0, graphs=False)
+    runs = decode(base, 50.0) + decode(DEEP, 80.0)
+    for logprob, doubt in ((-1.0, False), (-9.0, True)):
+        found = document([base, DEEP], [*runs, probe(base, logprob, 0.0), probe(DEEP, -1.0, 0.0)])
+        (row,) = (each for each in found["frontier"] if each["depth"] == 2)
+        assert row["gain_in_doubt"] is doubt
 
 
 def test_figures_that_are_no_numbers_are_null() -> None:

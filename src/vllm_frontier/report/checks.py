@@ -82,11 +82,11 @@ def failed_cells(rows: Sequence[Row]) -> set[str]:
 def rests_on_doubt(rows: Sequence[Row], cell: Row) -> bool:
     """Whether the gain of a cell over depth 0 without graphs is over something that is not that.
 
-    So it is where output at depth 0 is broken, or drafts were made there, with the same further
-    axes as the cell has.
+    So it is where depth 0 does not write as expected, or drafts were made there, with the same
+    further axes as the cell has.
     """
     return any(
-        row["verdict"] == Verdict.FAIL
+        row["verdict"] in _WORST_FIRST
         and row["check"] in _OF_BASELINE
         and (row["depth"], row["graphs"]) == (0, False)
         and _further(row) == _further(cell)

@@ -38,7 +38,7 @@ def describe(choice: Mapping[str, Any]) -> str:
     speed = f"{choice['decode_tok_s']:.1f} tokens/s"
     if choice.get("gain_no_graphs") is not None:
         speed += f", {choice['gain_no_graphs']:.2f} x baseline"
-        speed += " (in doubt: checks of the baseline failed)" if choice.get("gain_in_doubt") else ""
+        speed += " (in doubt, as is the baseline)" if choice.get("gain_in_doubt") else ""
     if choice.get("spec_state") in (SpecState.INEFFECTIVE, SpecState.SUSPECT):
         speed += f", speculation {choice['spec_state']}"
     label = " (simulated)" if choice.get("engine") == "simulated" else ""

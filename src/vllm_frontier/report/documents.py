@@ -72,8 +72,8 @@ def show_document(
         built-in ones); `grid` (what is known of every cell; `running` where nothing is yet).
         Rows of `frontier` also have `against_fastest`: `slower` than the fastest of them, or
         `no clear difference`; null for that itself, and where it does not lead for the median.
-        These and `choices` have `gain_in_doubt`: whether a check failed of the cells over which
-        their gains are.
+        These and `choices` have `gain_in_doubt`: whether checks doubt the baseline of
+        `gain_no_graphs`.
     """
     table = trials.collect()
     checked = [] if checks is None else objects(checks)

@@ -284,7 +284,7 @@ def _notes(
     )
     if any(_is_within(row) and _interval(row) != _NONE for row in leading):
         yield Text(
-            "* interval within one launch: how much launches differ is not known.", style=_DIM
+            "* interval within one launch: launches do not show how much they differ.", style=_DIM
         )
     if any(row.get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE for row in leading):
         yield Text("= no clear difference to the fastest.", style=_DIM)
@@ -301,7 +301,7 @@ def _notes(
             style=_DIM,
         )
     if any(_gain_in_doubt(row) for row in leading):
-        yield Text("! x base is in doubt: checks of depth 0 failed, see Checks.", style="red")
+        yield Text("! x base is in doubt, as depth 0 without graphs is: see Checks.", style="red")
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})

@@ -64,7 +64,7 @@ def clock_gap(evidence: Evidence) -> Judgement:
                 *("_off", counted(pl.col("n"), "run", "runs")),
             ),
             pl.when(pl.col("_alone") > 0).then(
-                pl.format("in {} of them the client saw no time pass", "_alone")
+                pl.format("in {} of them that of the client tells nothing", "_alone")
             ),
             pl.when(pl.col("_worst").is_not_null()).then(
                 pl.format(
