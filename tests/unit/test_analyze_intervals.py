@@ -300,6 +300,8 @@ def test_what_cannot_be_a_speed_is_none(odd: float) -> None:
     assert figures.filter(cell_id="b")["low"].null_count() == 0
     only = cell_figures(table, single_runs(("a", odd), ("b", 10.0)))
     assert only["cell_id"].unique().to_list() == ["b"]
+    near = runs(decode("a", 1, "edit", *[10.0, 10.1, 9.9, 10.0, 10.1, 9.9], odd))
+    assert outliers(near).collect().is_empty()
     shown = by_depth(table, runs(decode("a", 1, "edit", odd, odd))).collect()
     assert shown["eager"].to_list() == [None]
 

@@ -37,7 +37,7 @@ def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
         runs.filter(
             pl.col("kind").is_in(["decode", "prefill"]),
             pl.col("concurrency").fill_null(1) == 1,
-            speed > 0,
+            speed.is_finite() & (speed > 0),
         )
         .select(*CELL, "task", "repeat", "kind", "variant", _log=speed.log())
         .with_columns(pl.col("cell_id", "task", "kind").cast(pl.Categorical))
