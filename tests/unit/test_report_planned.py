@@ -160,9 +160,7 @@ def test_launches_of_measured_cells_again_are_named_apart(tmp_path: Path) -> Non
     )
     lines = text(tmp_path, "workload.replicates=3")
     assert lines[1] == f"36 cells, about {own} launches instead of 36"
-    assert lines[2] == (
-        f"And {found['launches_replicate']} replicates and 2 reference launches."
-    )
+    assert lines[2] == f"And {found['launches_replicate']} replicates and 2 reference launches."
     assert sum(" replicate " in line for line in lines[3:]) >= 5
     alone = text(tmp_path, "workload.reference=false")
     assert not any("reference" in line or "And " in line for line in alone)
