@@ -46,9 +46,9 @@ def test_every_cell_has_its_row_and_its_runs(finished: Path) -> None:
     assert set(measured["context"]) == {8192}
     assert measured["started"].all()
     assert measured["filled"].all()
-    # per measured cell: one fill, two prefills, two repeats of three tasks, and of each task a
-    # text that was written and one that was sampled, to be scored
-    assert runs.height == measured.height * (1 + 2 + 2 * 3 + 2 * 3)
+    # per measured cell: one fill, two prefills, two repeats of three tasks, and of each task with
+    # short prompts (not edit) a text that was written and one that was sampled, to be scored
+    assert runs.height == measured.height * (1 + 2 + 2 * 3 + 2 * 2)
     assert set(runs["kind"]) == {"fill", "prefill", "decode", "probe"}
 
 

@@ -43,7 +43,7 @@ def test_the_last_digit_counts(copy: Path, undisturbed: Path, table: str, column
 
 def test_a_run_too_few_is_told_with_its_key(copy: Path, undisturbed: Path) -> None:
     change(copy, "runs", lambda content: content.slice(1))
-    assert "instead of 33; missing ['" in differences(copy, undisturbed / "s")[0]
+    assert "instead of 27; missing ['" in differences(copy, undisturbed / "s")[0]
 
 
 def test_a_boundary_on_the_other_side_is_told(copy: Path, undisturbed: Path) -> None:
