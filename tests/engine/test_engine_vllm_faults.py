@@ -189,7 +189,7 @@ def test_a_server_that_stands_still_in_a_request(
     monkeypatch.setattr(launches, "STOPPED_S", 60.0)  # the request's limit is to be first
     strike = Strike(API_SERVER, signal.SIGSTOP)
     spec = sweep(MODEL, workload=WORKLOAD)
-    finished = attempt(spec, CELL, tmp_path, step=strike.while_a_task_is_answered)
+    finished = attempt(spec, CELL, tmp_path, step=strike.before_a_task)
     strike.join()
     assert_row(
         finished,
