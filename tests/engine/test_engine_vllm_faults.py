@@ -191,6 +191,8 @@ def test_a_server_that_stands_still_in_a_request(
     spec = sweep(MODEL, workload=WORKLOAD)
     finished = attempt(spec, CELL, tmp_path, step=strike.before_a_task)
     strike.join()
+    # Its counters are asked for first, which it does not answer either, for ten seconds.
+    limit_s = REQUEST_TIMEOUT_S + 10.0
     assert_row(
         finished,
         FailureClass.REQUEST_TIMEOUT,
@@ -202,7 +204,7 @@ def test_a_server_that_stands_still_in_a_request(
     )
     assert (finished.row["exit_code"], finished.row["signal"]) == (None, None)
     assert [run["kind"] for run in finished.runs] == ["fill", "prefill"]
-    assert REQUEST_TIMEOUT_S <= finished.row["measure_s"] < REQUEST_TIMEOUT_S + 10.0
+    assert REQUEST_TIMEOUT_S <= finished.row["measure_s"] < limit_s + 10.0
     stopped_s = finished.row["wall_s"] - finished.row["ready_s"] - finished.row["measure_s"]
     assert stopped_s < 15.0
 
