@@ -183,7 +183,7 @@ def test_a_server_told_to_stop_in_a_request(tmp_path: Path) -> None:
     assert (finished.row["exit_code"], finished.row["signal"]) in ((0, None), (None, None))
 
 
-def test_a_server_that_stands_still_in_a_request(
+def test_a_server_that_stands_still_when_a_request_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launches, "STOPPED_S", 60.0)  # the request's limit is to be first
