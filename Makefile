@@ -14,7 +14,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(BACKEND)
 
-.PHONY: setup demo test lint clean help
+.PHONY: setup demo test lint browser clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -34,8 +34,11 @@ lint: $(READY)  ## Check style and types.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: lint  ## Check style and types, then run all tests.
+test: lint browser  ## Check style and types, then run all tests.
 	@$(BIN)/python -m pytest -n $(WORKERS)
+
+browser:
+	@tools/browser.sh
 
 clean:  ## Remove .venv and caches; results in outputs/ stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,6 +38,7 @@ ORDER = (
     {"store"},
     {"analyze", "history", "inferred"},
     {"report", "driver", "sweep"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 )
@@ -62,8 +63,11 @@ ONE_ROOM = {
     "pyarrow": {"store"},
     "polars": {"store", "analyze", "report"},
     "scipy": {"analyze", "measure"},
-    "rich": {"report", "cli"},
-    "click": {"cli"},
+    "rich": {"report", "commands"},
+    "click": {"cli", "commands"},
+    "altair": {"report"},
+    "vl_convert": {"report"},
+    "jinja2": {"report"},
     "vllm": set(),
     "torch": set(),
 }
@@ -123,7 +127,7 @@ def test_help_imports_neither_ray_nor_hydra_nor_polars() -> None:
         "from vllm_frontier.cli import main\n"
         "try:\n    main()\n"
         "except SystemExit as done:\n    assert done.code == 0\n"
-        "heavy = {'ray', 'vllm', 'torch', 'hydra', 'polars', 'pyarrow', 'httpx', 'rich'}\n"
+        "heavy = {'ray', 'vllm', 'torch', 'hydra', 'polars', 'pyarrow', 'httpx', 'rich', 'altair', 'jinja2'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

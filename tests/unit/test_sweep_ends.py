@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_driver import Silent
 
-from vllm_frontier.cli import _left_open
+from vllm_frontier.commands.sweeping import _left_open
 from vllm_frontier.config import compose_sweep
 from vllm_frontier.engine.simulated.attempt import simulate_attempt
 from vllm_frontier.engine.simulated.card_file import load_card

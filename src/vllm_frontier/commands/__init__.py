@@ -1,0 +1,1 @@
+"""The commands of `vllm-frontier`, one function each; `cli` brings them together."""

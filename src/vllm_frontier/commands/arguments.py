@@ -1,0 +1,44 @@
+"""Arguments that several commands share, and the sweep that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from vllm_frontier.config import Composed
+
+words_argument = click.argument("words", nargs=-1, metavar="SWEEP [KEY=VALUE]...")
+folder_argument = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+
+
+def on_simulated_card(words: Sequence[str], card: str | None) -> list[str]:
+    """The same sweep with another engine, and with another card if one is named."""
+    kept = [word for word in words if not word.startswith("engine=")]
+    if card is not None:
+        kept = [word for word in kept if not word.startswith("engine.card_file=")]
+        kept.append(f"engine.card_file={_literally(card)}")
+    return [*kept, "engine=simulated"]
+
+
+def _literally(text: str) -> str:
+    """A value for an override in which every character stands for itself."""
+    text = text.replace("${", r"\${")
+    return "'" + re.sub(r"(\\*)('|\Z)", r"\1\1\2", text).replace("'", r"\'") + "'"
+
+
+def compose(words: Sequence[str]) -> Composed:
+    """The sweep that the words name: one of them is SWEEP, the others are overrides."""
+    from vllm_frontier.cards import first_card
+    from vllm_frontier.config import compose_sweep
+
+    names = [word for word in words if "=" not in word and not word.startswith("~")]
+    if not names:
+        raise click.UsageError("Missing argument 'SWEEP'.", click.get_current_context())
+    overrides = list(words)
+    overrides.remove(names[0])
+    return compose_sweep(names[0], overrides, read_card=first_card)
