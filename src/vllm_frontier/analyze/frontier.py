@@ -59,6 +59,7 @@ def frontier(
     task: str | None = None,
     min_context: int | None = None,
     min_decode: float | None = None,
+    max_utilization: float | None = None,
 ) -> pl.LazyFrame:
     """The cells that lead for the median over tasks or for one of the tasks.
 
@@ -70,6 +71,7 @@ def frontier(
         task: whose speed `min_decode` is about; None for the median over tasks.
         min_context: only cells with at least this window, tokens.
         min_decode: only cells that decode at least this fast, tokens/s.
+        max_utilization: only cells with at most this share of the card's memory.
 
     Returns:
         The columns of the table `frontier`, longest window first. `on_frontier_for` names the
@@ -79,6 +81,8 @@ def frontier(
     """
     figures = cell_figures(trials, runs)
     works = candidates(trials, runs, figures=figures).collect()
+    if max_utilization is not None:
+        works = works.filter(pl.col("utilization") <= max_utilization)
     found = _at_least(works, task, min_context, min_decode)
     lender = dict(found.select("cell_id", "speed_cell").iter_rows())
     leads: dict[str, list[str]] = {}
