@@ -1,0 +1,1 @@
+"""Pages of reports: templates for HTML and Markdown, and what fills them."""
