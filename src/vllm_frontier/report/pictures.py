@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import polars as pl
+
+from vllm_frontier.analyze.cell_states import cell_states
+from vllm_frontier.config import spec_from_document
 from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.plots.fits import fits
 from vllm_frontier.report.result import Result
+from vllm_frontier.store import tables
 
 
 def pictures(found: Result) -> list[Figure]:
@@ -12,5 +18,15 @@ def pictures(found: Result) -> list[Figure]:
     Args:
         found: a sweep that is finished, interrupted or running.
     """
-    del found
-    return []
+    made = [fits(cells(found), found.boundaries, simulated=found.simulated)]
+    return [each for each in made if each is not None]
+
+
+def cells(found: Result) -> pl.DataFrame:
+    """Every cell of the grid, see `cell_states`."""
+    spec = spec_from_document(found.config, secrets=False)
+    return cell_states(
+        found.trials.lazy(),
+        planned=tables.planned(spec.grid.cells()).lazy(),
+        running=found.running.lazy(),
+    ).collect()

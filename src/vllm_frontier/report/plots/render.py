@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import altair as alt
@@ -12,6 +13,8 @@ from vllm_frontier.report.plots.figure import Figure, Panel
 
 _SCALE = 2.0  # pixels of a PNG for one of the chart
 _COLUMNS = 3
+_PLACES = re.compile(r' (?:d|transform|x2?|y2?|width|height)="[^"]*"')
+_LONG = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 
 def panels(figure: Figure) -> list[str]:
@@ -48,4 +51,9 @@ def _svg(
     if autosize is not None:
         specification["autosize"] = dict(autosize)
     svg: str = vlc.vegalite_to_svg(specification)
-    return svg
+    return _PLACES.sub(_rounded, svg)
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    """A place in the picture to a hundredth of a pixel."""
+    return _LONG.sub(lambda number: f"{float(number[0]):.2f}", attribute[0])

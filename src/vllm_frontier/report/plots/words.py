@@ -1,0 +1,79 @@
+"""How pictures write lengths, shares and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vllm_frontier.grid import shortest
+
+SIMULATED = " (simulated)"
+
+
+def titled(title: str, *, simulated: bool) -> str:
+    """A picture's heading; what was simulated says so."""
+    return title + SIMULATED if simulated else title
+
+
+def tokens(count: int) -> str:
+    """A length in full, such as `130,000`."""
+    return f"{count:,}"
+
+
+def short_tokens(counts: Iterable[int]) -> dict[int, str]:
+    """Lengths for an axis, such as `130k`: in as few digits as keep them apart."""
+    lengths = sorted(set(counts))
+    for digits in (0, 1, 2, 3):
+        labels = [_thousands(each, digits) for each in lengths]
+        if len(set(labels)) == len(lengths):
+            return dict(zip(lengths, labels, strict=True))
+    return {each: tokens(each) for each in lengths}
+
+
+def on_off(graphs: bool) -> str:
+    """Whether graphs are on, as a word."""
+    return "on" if graphs else "off"
+
+
+def further(extra: str | None) -> str:
+    """Further axes, such as `max_num_seqs 4, block_size 16`; empty where there are none."""
+    axes: Mapping[str, Any] = json.loads(extra or "{}")
+    return ", ".join(f"{name} {_value(value)}" for name, value in axes.items())
+
+
+def settings(row: Mapping[str, Any]) -> str:
+    """A cell but for its window, such as `depth 3, graphs on, utilization 0.9`."""
+    return f"depth {row['depth']}, {panel(row)}"
+
+
+def panel(row: Mapping[str, Any]) -> str:
+    """Graphs, utilization and further axes, such as `graphs on, utilization 0.9`."""
+    told = [f"graphs {on_off(row['graphs'])}", f"utilization {shortest(row['utilization'])}"]
+    more = further(row["extra"])
+    return ", ".join([*told, more] if more else told)
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _thousands(count: int, digits: int) -> str:
+    if count < 1000:
+        return str(count)
+    text = f"{count / 1000:.{digits}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + "k"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return on_off(value)
+    return shortest(value) if isinstance(value, int | float) else str(value)
