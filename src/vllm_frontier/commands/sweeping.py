@@ -136,15 +136,24 @@ def _run(
     if as_json:
         print_json(result.document(found))
     else:
-        result.show(found, console)
+        result.show(found, console, short=True)
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
-        console.print(f"\n{result.findings(found)}Results: {folder}", soft_wrap=True)
+        console.print(f"\n{result.findings(found)}{_more(folder)}", soft_wrap=True)
     told = _left_open(finished)
     if told:
         more = f" {_go_on(folder)}" if finished.out_of_budget else ""
         console.print(f"{told}{more}", soft_wrap=True)
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
+
+
+def _more(folder: Path) -> str:
+    """Where the rest is."""
+    return (
+        f"Results: {folder}\n"
+        f"Boundaries, speeds, checks, failures: {PROGRAM} show {folder}\n"
+        f"Everything with pictures: {PROGRAM} report {folder}"
+    )
 
 
 def _left_open(finished: Finished) -> str:

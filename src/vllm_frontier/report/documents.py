@@ -77,40 +77,57 @@ def show_document(
     """
     table = trials.collect()
     checked = [] if checks is None else objects(checks)
-    grid = counted(table.lazy()).sort("extra", "depth", "graphs", "utilization", "context")
-    told = ("status", "failure_class", "spec_state", "evidence_cell", "doubt")
-    known = grid.select("cell_id", "attempt", *AXES, *told).collect()
+    known = known_cells(table.lazy(), running)
     planned = boundaries.select(pl.col("cells").sum()).collect().item()
-    first = known.clear()
-    if running is not None:  # a cell that is launched once more is known already
-        first = running.select(known.columns).join(known, on=AXES, how="anti")
-        first = first.with_columns(status=pl.lit("running"))
     return {
         "sweep": sweep,
         "simulated": is_simulated(table) if simulated is None else simulated,
         "reason": reason,
         "cells": _cells(table.lazy()),
-        "not_reached": planned - known.height - first.height,
+        "not_reached": planned - known.height,
         "launches": launches(table.lazy()),
         "inferred": _inferred(table),
         "contradictions": _contradictions(table.lazy()),
         "unexplored": unexplored_in(table.lazy()),
         "contested": _contested(table.lazy()),
-        "without_speed": _without_speed(table.lazy(), runs),
-        "frontier": with_doubt(_frontier(frontier, table.lazy(), runs), checked),
+        "without_speed": without_speed(table.lazy(), runs),
+        "frontier": with_doubt(frontier_rows(frontier, table.lazy(), runs), checked),
         "boundaries": objects(boundaries),
         "choices": with_doubt(objects(choices(frontier)), checked),
         "speeds": objects(by_depth(table.lazy(), runs)),
         "failures": objects(failures(table.lazy())),
         "checks": checked,
-        "grid": objects(pl.concat([known, first]).lazy()),
+        "grid": objects(known.lazy()),
     }
 
 
-def _frontier(
+def known_cells(trials: pl.LazyFrame, running: pl.DataFrame | None = None) -> pl.DataFrame:
+    """What is known of every cell that was tried, or inferred, or runs for the first time now.
+
+    Args:
+        trials: the table `trials`.
+        running: rows like those of `trials` of attempts that run now.
+    """
+    grid = counted(trials).sort("extra", "depth", "graphs", "utilization", "context")
+    told = ("status", "failure_class", "spec_state", "evidence_cell", "doubt")
+    known = grid.select("cell_id", "attempt", *AXES, *told).collect()
+    if running is None:
+        return known
+    # A cell that is launched once more is known already.
+    first = running.select(known.columns).join(known, on=AXES, how="anti")
+    return pl.concat([known, first.with_columns(status=pl.lit("running"))])
+
+
+def frontier_rows(
     frontier: pl.LazyFrame, trials: pl.LazyFrame, runs: pl.LazyFrame
 ) -> list[dict[str, Any]]:
-    """The rows of the frontier, each with what it is against the fastest for the median."""
+    """The rows of the frontier, each with what it is against the fastest for the median.
+
+    Args:
+        frontier: the table `frontier`.
+        trials: the table `trials`.
+        runs: the table `runs`.
+    """
     table = frontier.collect()
     leading = table.filter(pl.col("on_frontier_for").list.contains(ALL))
     leading = leading.sort("decode_tok_s", "cell_id", descending=[True, False])
@@ -200,7 +217,8 @@ def _contested(trials: pl.LazyFrame) -> list[dict[str, Any]]:
     return objects(cells.sort(order).select("cell_id", *AXES, "failure_class"))
 
 
-def _without_speed(trials: pl.LazyFrame, runs: pl.LazyFrame) -> int:
+def without_speed(trials: pl.LazyFrame, runs: pl.LazyFrame) -> int:
+    """How many cells work of whose depth and graphs no speed is known."""
     working = counted(trials).filter(works()).collect().height
     return working - working_speeds(trials, runs).collect().height
 

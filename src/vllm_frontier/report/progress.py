@@ -50,8 +50,8 @@ class ProgressDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the live line while the block runs, where the output is a terminal."""
-        if not self._console.is_terminal:
+        """Show the live line while the block runs, where the output is a terminal that can."""
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
             yield
             return
         with Live(self, console=self._console, refresh_per_second=4, transient=True) as live:

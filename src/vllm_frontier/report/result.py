@@ -100,9 +100,16 @@ def document(result: Result) -> dict[str, Any]:
     )
 
 
-def show(result: Result, console: Console) -> None:
-    """Print the frontier, the boundaries, the checks, the failures and the grid."""
-    terminal.print_show(document(result), console)
+def show(result: Result, console: Console, *, short: bool = False) -> None:
+    """Print the grid and the frontier; then boundaries, speeds, checks and failures.
+
+    Args:
+        result: the sweep.
+        console: where to.
+        short: only the first two, in a screen.
+    """
+    cells = spec_from_document(result.config, secrets=False).grid.cells()
+    terminal.print_show(document(result), console, [cell.axes() for cell in cells], short=short)
 
 
 def findings(result: Result) -> str:

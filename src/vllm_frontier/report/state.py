@@ -16,6 +16,10 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.outcome import Purpose, Status
 from vllm_frontier.report.again import launched_again
+from vllm_frontier.report.frontier_table import frontier_section
+from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.report.plain_table import title
+from vllm_frontier.report.so_far import so_far
 from vllm_frontier.report.underway import under_way
 from vllm_frontier.report.wording import label, several
 from vllm_frontier.search import Ask, create_search
@@ -45,15 +49,19 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     for the first time just now is none of them), `launches` (how many have ended), `replicates` and
     `reference` (how many of these repeat a measured cell, or watch one), `launches_left`
     (about how many are to come without a budget, null while it runs), `next` (what the next of
-    these is for: `answer`, `speed`, `check` or `repeat`), `cells` (how many have each status)
-    and `running` (cells that are being tried, with the attempt's number).
+    these is for: `answer`, `speed`, `check` or `repeat`), `cells` (how many have each status),
+    `running` (cells that are being tried, with the attempt's number), `simulated`, `grid` (every
+    cell of the grid and every other one that was tried: what is known of it, `running`, or
+    `not_reached`), `without_frontier` (why there is none) and, as in `show --json`, but so far:
+    `frontier`, `choices`, `checks` and `without_speed`.
     """
     spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
     found, writer = store.outcomes(), store.writer()
     running, records = under_way(writer, found)
     latest = _latest(records)
-    inferred = {cell_of(row) for row in inferred_rows(spec, store.identities, records)}
+    follows = inferred_rows(spec, store.identities, records)
+    inferred = {cell_of(row) for row in follows}
     launched = [latest[cell] for cell in cells if cell in latest and cell not in inferred]
     statuses = Counter(record.status.value for record in launched)
     if inferred:
@@ -80,6 +88,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
         "next": None if upcoming is None else _wanted(upcoming, latest),
         "cells": dict(statuses),
         "running": [{**each.cell.axes(), "attempt": each.attempt} for each in running],
+        **so_far(store, spec, records, follows, running),
     }
 
 
@@ -148,7 +157,7 @@ def _budget(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> str | None:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Print the state in a few lines."""
+    """Print the state in a few lines, the map and the frontier so far."""
     reason = found["reason"]
     state = found["state"] if reason is None else f"stopped by its budget ({reason})"
     told = ", ".join([state, *_known(found)])
@@ -167,8 +176,13 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"  beside these {again}" if found["inferred"] else f"  {made} and {again}")
     for cell in found["running"]:
         console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
+    console.print()
+    console.print(grid_map(found["grid"], title("Grid", found["simulated"])))
+    console.print()
+    console.print(frontier_section({**found, "reason": found["without_frontier"]}, short=True))
     if found["launches_left"]:
         folder = found["folder"]
+        console.print()
         console.print(f"Go on with: vllm-frontier resume {folder}", soft_wrap=True, markup=False)
 
 

@@ -1,0 +1,235 @@
+"""The frontier as a table for a terminal, and what is to be known of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from vllm_frontier.analyze import checks as judged
+from vllm_frontier.analyze.checks.output import BROKEN_ALL_THE_SAME
+from vllm_frontier.analyze.intervals import RUNS
+from vllm_frontier.analyze.verdicts import Verdict
+from vllm_frontier.grid import shortest
+from vllm_frontier.outcome import Status
+from vllm_frontier.report import checks
+from vllm_frontier.report.plain_table import (
+    NONE,
+    columns,
+    extra_axes,
+    number,
+    on_off,
+    table,
+    title,
+)
+from vllm_frontier.report.wording import several
+
+_AT_MOST = 8  # rows where the table is to be short
+_DIM = "dim"
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+def frontier_section(document: Row, *, short: bool = False) -> RenderableType:
+    """The frontier, or why there is none.
+
+    Args:
+        document: with `frontier`, `choices`, `checks`, `simulated`, `reason` and `without_speed`
+            of `documents.show_document`.
+        short: a few rows, every choice among them, and what the marks mean in few words.
+    """
+    if not document["frontier"]:
+        reason = document["reason"] or "no cell has a measured speed yet"
+        return Text(f"{reason[0].upper()}{reason[1:]}.")
+    parts = [
+        frontier_table(
+            document["frontier"],
+            document["choices"],
+            bool(document["simulated"]),
+            document["checks"],
+            short=short,
+        )
+    ]
+    if document["without_speed"]:
+        parts.append(_unmeasured(document["without_speed"]))
+    return Group(*parts)
+
+
+def frontier_table(
+    rows: Sequence[Row],
+    choices: Sequence[Row],
+    simulated: bool = False,
+    checked: Sequence[Row] = (),
+    *,
+    short: bool = False,
+) -> RenderableType:
+    """The frontier for the median over tasks, and which of its cells are the choices.
+
+    Args:
+        rows: of the table `frontier`.
+        choices: of `analyze.choices`.
+        simulated: for the title.
+        checked: of the table `checks`; cells with a number that cannot be trusted are marked.
+        short: see `frontier_section`.
+    """
+    leading = [row for row in rows if "all" in row["on_frontier_for"]]
+    chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
+    shown = _few(leading, chosen) if short else leading
+    extra = extra_axes(shown)
+    doubtful = checks.failed_cells(checked) | _unlike_sampling(checked)
+    unrated = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN)
+    drawn = table(title("Frontier", simulated))
+    columns(drawn, ("context", "depth"))
+    columns(drawn, ("graphs",), "left")
+    columns(drawn, ("util", *extra, "tokens/s", "95 %", "x base", "prefill", "spare"))
+    columns(drawn, ("",), "left")
+    for row in shown:
+        names = chosen.get(row["cell_id"], [])
+        drawn.add_row(
+            str(row["context"]),
+            str(row["depth"]),
+            on_off(row["graphs"]),
+            shortest(row["utilization"]),
+            *(str(row.get(name, NONE)) for name in extra),
+            number(row["decode_tok_s"], 1),
+            _interval(row),
+            number(row["gain_no_graphs"], 2) + ("!" if _gain_in_doubt(row) else ""),
+            number(row["prefill_tok_s"], 1),
+            number(row["kv_headroom_gib"], 2),
+            _marks(row, doubtful, unrated) + "".join(name[0].upper() for name in names),
+            style="bold" if names else None,
+        )
+    notes = _in_short(shown, len(leading)) if short else _notes(rows, leading)
+    return Group(drawn, *notes, *_warnings(leading, checked))
+
+
+def _few(leading: Sequence[Row], chosen: Mapping[str, Any]) -> list[Row]:
+    """The choices and, of the others, some that are spread evenly."""
+    others = [row["cell_id"] for row in leading if row["cell_id"] not in chosen]
+    room = max(1, _AT_MOST - (len(leading) - len(others)))
+    kept = {*chosen, *others[:: max(1, -(-len(others) // room))]}
+    return [row for row in leading if row["cell_id"] in kept]
+
+
+def _marks(row: Row, doubtful: Set[str], unrated: Set[str]) -> str:
+    names = {row["cell_id"], row["speed_cell"]}
+    marks = "~" if row["status"] == Status.INFERRED else ""
+    marks += "=" if row.get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE else ""
+    marks += "?" if unrated & names else ""
+    return marks + ("!" if doubtful & names else "")
+
+
+def _unmeasured(cells: int) -> Text:
+    told = "1 more cell works" if cells == 1 else f"{cells} more cells work"
+    return Text(f"{told}, but no speed was measured at that depth and graphs.", style="yellow")
+
+
+def _in_short(shown: Sequence[Row], leading: int) -> Iterator[Text]:
+    """What the marks that occur mean, and how many rows were left out."""
+    words = [
+        "F fastest, L longest, B balanced",
+        "x base: over depth 0 without graphs",
+        "spare: GiB of KV cache beyond one window",
+    ]
+    words += [short for mark, _, short in _MARKS if any(mark(row) for row in shown)]
+    if leading > len(shown):
+        words.append(f"{leading - len(shown)} more cells on the frontier: `vllm-frontier show`")
+    yield Text(f"{'; '.join(words)}.", style=_DIM)
+
+
+def _notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
+    yield Text(
+        "F fastest, L longest, B balanced. 95 %: interval of tokens/s. x base: over depth 0 "
+        "without graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
+        style=_DIM,
+    )
+    for mark, told, _ in _MARKS:
+        if any(mark(row) for row in leading):
+            yield Text(told, style=_DIM)
+    if any(_gain_in_doubt(row) for row in leading):
+        yield Text("! x base is in doubt, as depth 0 without graphs is: see Checks.", style="red")
+    others = len(rows) - len(leading)
+    if others:
+        tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})
+        yield Text(
+            f"{others} more {'cell leads' if others == 1 else 'cells lead'} for single tasks "
+            f"({', '.join(tasks)}); see --json.",
+            style=_DIM,
+        )
+
+
+def _interval(row: Row) -> str:
+    """The 95 % interval of the speed; with a mark where it is of one launch only."""
+    low, high = row["decode_tok_s_low"], row["decode_tok_s_high"]
+    if low is None or high is None:
+        return NONE
+    return f"{low:.1f}-{high:.1f}{'*' if _is_within(row) else ''}"
+
+
+def _is_within(row: Row) -> bool:
+    return bool(row.get("interval_basis") == RUNS)
+
+
+def _gain_in_doubt(row: Row) -> bool:
+    return bool(row.get("gain_in_doubt")) and row["gain_no_graphs"] is not None
+
+
+def _unlike_sampling(checked: Sequence[Row]) -> set[str]:
+    """The cells whose output is broken at another temperature than it was measured at, or odd."""
+    return checks.cells_of(checked, checks.OUTPUT, judged.Verdict.WARN)
+
+
+def _warnings(leading: Sequence[Row], checked: Sequence[Row]) -> Iterable[Text]:
+    """What is to be known of cells before they are served."""
+    names = {name for row in leading for name in (row["cell_id"], row["speed_cell"])}
+    unlike = [
+        row
+        for row in checked
+        if row["cell_id"] in names
+        and (row["check"], row["verdict"]) == (checks.OUTPUT, judged.Verdict.WARN)
+    ]
+    if unlike:
+        named = ", ".join(str(depth) for depth in sorted({row["depth"] for row in unlike}))
+        right = all(BROKEN_ALL_THE_SAME in row["detail"] for row in unlike)
+        told = (
+            f"sampled output is broken; {BROKEN_ALL_THE_SAME}"
+            if right
+            else "the output is not what it should be; see Checks"
+        )
+        yield Text(f"! depth {named}: {told}.", style="yellow")
+    if checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN) & names:
+        yield Text("? output not rated: nothing tells whether it is right.", style="yellow")
+    if checks.failed_cells(checked) & names:
+        yield Text("! a number of this cell cannot be trusted: see Checks.", style="red")
+    broken = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.FAIL)
+    if broken:
+        cells = several(len(broken), "measured cell is", "measured cells are")
+        yield Text(f"{cells} left out: the output is broken, see Checks.", style="red")
+
+
+_MARKS: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
+    (
+        lambda row: _is_within(row) and _interval(row) != NONE,
+        "* interval within one launch: launches do not show how much they differ.",
+        "* interval within one launch",
+    ),
+    (
+        lambda row: row.get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE,
+        "= no clear difference to the fastest.",
+        "= no clear difference to the fastest",
+    ),
+    (
+        lambda row: row["status"] == Status.INFERRED,
+        "~ inferred: not launched itself, but works by the launch of a cell that asks for more.",
+        "~ inferred, not launched itself",
+    ),
+    (
+        lambda row: row["speed_cell"] != row["cell_id"],
+        "Where speed was not measured, it is that of the longest window measured at the same "
+        "depth and graphs.",
+        "speeds that were not measured are those of the longest window that was",
+    ),
+)
+"""When a note is needed, the note, and the same in few words."""
