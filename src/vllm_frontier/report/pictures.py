@@ -5,9 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.cell_states import cell_states
+from vllm_frontier.analyze.speed_groups import speed_groups
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.plots.fits import fits
+from vllm_frontier.report.plots.speed import speed
 from vllm_frontier.report.result import Result
 from vllm_frontier.store import tables
 
@@ -18,7 +20,7 @@ def pictures(found: Result) -> list[Figure]:
     Args:
         found: a sweep that is finished, interrupted or running.
     """
-    made = [fits(cells(found), found.boundaries, simulated=found.simulated)]
+    made = [fits(cells(found), found.boundaries, simulated=found.simulated), *speeds(found)]
     return [each for each in made if each is not None]
 
 
@@ -30,3 +32,9 @@ def cells(found: Result) -> pl.DataFrame:
         planned=tables.planned(spec.grid.cells()).lazy(),
         running=found.running.lazy(),
     ).collect()
+
+
+def speeds(found: Result) -> list[Figure | None]:
+    """What tells how fast it is."""
+    groups = speed_groups(found.trials.lazy(), found.runs.lazy())
+    return [speed(groups, simulated=found.simulated)]

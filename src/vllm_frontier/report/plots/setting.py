@@ -1,0 +1,73 @@
+"""The words in which pictures of speed name a setting: its depth, graphs and further axes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+ALL_TASKS = "all tasks"
+SIMULATED = "simulated"
+
+
+def title(words: str, *, simulated: bool) -> str:
+    """A heading, which says where nothing was measured on a card."""
+    return f"{words} ({SIMULATED})" if simulated else words
+
+
+def task_name(task: str | None) -> str:
+    """A task, or all of them."""
+    return ALL_TASKS if task is None else task
+
+
+def further(extra: str | None) -> str:
+    """Further axes, such as `block_size=32, enforce=True`; empty where there are none."""
+    axes: dict[str, Any] = json.loads(extra or "{}")
+    return ", ".join(f"{name}={value}" for name, value in axes.items())
+
+
+def drafted(depth: int) -> str:
+    """A depth: `no speculation`, `1 token drafted`."""
+    if depth == 0:
+        return "no speculation"
+    return f"{depth} {'token' if depth == 1 else 'tokens'} drafted"
+
+
+def graphs(on: bool) -> str:
+    """Whether CUDA graphs are on."""
+    return "with graphs" if on else "without graphs"
+
+
+def setting(row: Mapping[str, Any]) -> str:
+    """A depth with and without graphs: `3 tokens drafted, with graphs, block_size=32`."""
+    words = (drafted(row["depth"]), graphs(row["graphs"]), further(row.get("extra")))
+    return ", ".join(word for word in words if word)
+
+
+def speed_words(speed: float) -> str:
+    """Tokens/s, as exact as it can be told: `23.5`, `594.9`, `1,204`."""
+    return f"{speed:,.1f}" if speed < 1000 else f"{speed:,.0f}"
+
+
+def interval_words(low: float | None, high: float | None) -> str:
+    """The ends of an interval: `461.9 to 780.8`."""
+    if low is None or high is None:
+        return "no interval"
+    return f"{speed_words(low)} to {speed_words(high)}"
+
+
+def factor(ratio: float) -> str:
+    """A ratio: `×1.49`."""
+    return f"×{ratio:.2f}"
+
+
+def doubts(row: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a setting: output that is broken, speculation that does not work."""
+    found = []
+    if row["broken"]:
+        whole = row["broken"] == row["cells"]
+        share = "" if whole else f" in {row['broken']} of {row['cells']} cells"
+        found.append(f"its output is broken{share}")
+    if row["spec_state"] in ("ineffective", "suspect"):
+        found.append(f"speculation is {row['spec_state']}")
+    return found
