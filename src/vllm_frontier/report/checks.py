@@ -61,7 +61,7 @@ def about(rows: Sequence[Row], cells: Collection[str]) -> list[dict[str, Any]]:
     unrated = [row for row in rows if row["check"] == OUTPUT and row["verdict"] == Verdict.UNKNOWN]
     return [
         {"check": row["check"], "verdict": row["verdict"], "detail": _detail(row)}
-        for group in [*_groups(rows), unrated]
+        for group in [*groups(rows), unrated]
         for row in group
         if row["cell_id"] in cells
     ]
@@ -128,12 +128,12 @@ def _findings(rows: Sequence[Row]) -> Iterator[RenderableType]:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     room, rest = _AT_MOST, 0
-    for group in _groups(rows):
+    for group in groups(rows):
         some = group[: min(_OF_A_KIND, room)]
         room -= len(some)
         for row in some:
             verdict = Verdict(row["verdict"])
-            table.add_row(Text(verdict.value, style=_STYLES[verdict]), Text(_line(row)))
+            table.add_row(Text(verdict.value, style=_STYLES[verdict]), Text(line(row)))
         left = len(group) - len(some)
         if some and left:
             more = f"{left} more of {group[0]['check']}; see --json"
@@ -148,18 +148,22 @@ def _findings(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def _of_sweep(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """What is as it should be, and yet to be known: how launches differ, which runs are far off."""
-    told = [
-        f"{row['check']}: {row['detail']}"
-        for row in rows
-        if row["cell_id"] is None and row["verdict"] == Verdict.PASS and row["value"]
-    ]
+    told = of_sweep(rows)
     if told:
         yield Text()
         yield Text("\n".join(told), style=_DIM)
 
 
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+def of_sweep(rows: Sequence[Row]) -> list[str]:
+    """What is as it should be, and yet to be known: how launches differ, which runs are far off."""
+    return [
+        f"{row['check']}: {row['detail']}"
+        for row in rows
+        if row["cell_id"] is None and row["verdict"] == Verdict.PASS and row["value"]
+    ]
+
+
+def groups(rows: Sequence[Row]) -> list[list[Row]]:
     """The findings of one check and verdict together, worst first."""
     found = [
         [row for row in rows if row["check"] == name and row["verdict"] == verdict]
@@ -177,7 +181,8 @@ def _distance(row: Row) -> float:
     return float(abs(value - expected) / (abs(expected) or 1.0))
 
 
-def _line(row: Row) -> str:
+def line(row: Row) -> str:
+    """A row in a sentence: the check, the cell that is judged, what was found."""
     where = [axes(row)] if row["depth"] is not None else []
     where += [f"attempt {row['attempt']}"] if row["attempt"] is not None else []
     where += [row["task"]] if row["task"] is not None else []

@@ -78,14 +78,12 @@ def frontier_table(
     chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
     shown = _few(leading, chosen) if short else leading
     extra = extra_axes(shown)
-    doubtful = checks.failed_cells(checked) | _unlike_sampling(checked)
-    unrated = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN)
     drawn = table(title("Frontier", simulated))
     columns(drawn, ("context", "depth"))
     columns(drawn, ("graphs",), "left")
     columns(drawn, ("util", *extra, "tokens/s", "95 %", "x base", "prefill", "spare"))
     columns(drawn, ("",), "left")
-    for row in shown:
+    for row, mark in zip(shown, marks(shown, checked), strict=True):
         names = chosen.get(row["cell_id"], [])
         drawn.add_row(
             str(row["context"]),
@@ -94,15 +92,15 @@ def frontier_table(
             shortest(row["utilization"]),
             *(str(row.get(name, NONE)) for name in extra),
             number(row["decode_tok_s"], 1),
-            _interval(row),
+            interval(row),
             number(row["gain_no_graphs"], 2) + ("!" if _gain_in_doubt(row) else ""),
             number(row["prefill_tok_s"], 1),
             number(row["kv_headroom_gib"], 2),
-            _marks(row, doubtful, unrated) + "".join(name[0].upper() for name in names),
+            mark + "".join(name[0].upper() for name in names),
             style="bold" if names else None,
         )
-    notes = _in_short(shown, len(leading)) if short else _notes(rows, leading)
-    return Group(drawn, *notes, *_warnings(leading, checked))
+    told = _in_short(shown, len(leading)) if short else notes(rows, leading)
+    return Group(drawn, *told, *warnings(leading, checked))
 
 
 def _few(leading: Sequence[Row], chosen: Mapping[str, Any]) -> list[Row]:
@@ -111,6 +109,18 @@ def _few(leading: Sequence[Row], chosen: Mapping[str, Any]) -> list[Row]:
     room = max(1, _AT_MOST - (len(leading) - len(others)))
     kept = {*chosen, *others[:: max(1, -(-len(others) // room))]}
     return [row for row in leading if row["cell_id"] in kept]
+
+
+def marks(rows: Sequence[Row], checked: Sequence[Row]) -> list[str]:
+    """The marks of each row: what `notes` and `warnings` are about.
+
+    Args:
+        rows: of the table `frontier`.
+        checked: of the table `checks`.
+    """
+    doubtful = checks.failed_cells(checked) | _unlike_sampling(checked)
+    unrated = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN)
+    return [_marks(row, doubtful, unrated) for row in rows]
 
 
 def _marks(row: Row, doubtful: Set[str], unrated: Set[str]) -> str:
@@ -139,7 +149,13 @@ def _in_short(shown: Sequence[Row], leading: int) -> Iterator[Text]:
     yield Text(f"{'; '.join(words)}.", style=_DIM)
 
 
-def _notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
+def notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
+    """What columns and marks mean, a line each.
+
+    Args:
+        rows: of the table `frontier`.
+        leading: those of them that are shown.
+    """
     yield Text(
         "F fastest, L longest, B balanced. 95 %: interval of tokens/s. x base: over depth 0 "
         "without graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
@@ -160,7 +176,7 @@ def _notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
         )
 
 
-def _interval(row: Row) -> str:
+def interval(row: Row) -> str:
     """The 95 % interval of the speed; with a mark where it is of one launch only."""
     low, high = row["decode_tok_s_low"], row["decode_tok_s_high"]
     if low is None or high is None:
@@ -181,8 +197,8 @@ def _unlike_sampling(checked: Sequence[Row]) -> set[str]:
     return checks.cells_of(checked, checks.OUTPUT, judged.Verdict.WARN)
 
 
-def _warnings(leading: Sequence[Row], checked: Sequence[Row]) -> Iterable[Text]:
-    """What is to be known of cells before they are served."""
+def warnings(leading: Sequence[Row], checked: Sequence[Row]) -> Iterable[Text]:
+    """What is to be known of cells before they are served, a line each."""
     names = {name for row in leading for name in (row["cell_id"], row["speed_cell"])}
     unlike = [
         row
@@ -211,7 +227,7 @@ def _warnings(leading: Sequence[Row], checked: Sequence[Row]) -> Iterable[Text]:
 
 _MARKS: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (
-        lambda row: _is_within(row) and _interval(row) != NONE,
+        lambda row: _is_within(row) and interval(row) != NONE,
         "* interval within one launch: launches do not show how much they differ.",
         "* interval within one launch",
     ),

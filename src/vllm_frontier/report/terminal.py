@@ -111,7 +111,6 @@ def boundaries_table(
         contested: inferred cells of which launches say both.
         simulated: for the title.
     """
-    doubted = {_place(cell, cell["context"]) for cell in contested}
     extra = extra_axes(rows)
     drawn = table(title("What fits", simulated))
     columns(drawn, ("depth",))
@@ -120,7 +119,7 @@ def boundaries_table(
     columns(drawn, ("because of",), "left")
     columns(drawn, ("cells",))
     columns(drawn, ("",), "left")
-    for row in rows:
+    for row, doubt in zip(rows, boundary_doubts(rows, contested), strict=True):
         drawn.add_row(
             str(row["depth"]),
             on_off(row["graphs"]),
@@ -130,9 +129,20 @@ def boundaries_table(
             NONE if row["min_context_fails"] is None else str(row["min_context_fails"]),
             row["failure_class"] or "",
             str(row["cells"]),
-            _doubt(row, doubted),
+            doubt,
         )
     return drawn
+
+
+def boundary_doubts(rows: Sequence[Row], contested: Sequence[Row]) -> list[str]:
+    """What is to be known of each boundary beside its figures, in a word or two.
+
+    Args:
+        rows: of the table `boundaries`.
+        contested: inferred cells of which launches say both.
+    """
+    doubted = {_place(cell, cell["context"]) for cell in contested}
+    return [_doubt(row, doubted) for row in rows]
 
 
 def speeds_table(rows: Sequence[Row], simulated: bool = False) -> RenderableType:
@@ -197,7 +207,6 @@ def _headline(document: Row) -> Text:
 
 
 def _doubt(row: Row, doubted: Set[tuple[Any, ...]]) -> str:
-    """What is to be known of a boundary beside its figures."""
     if not row["monotone"]:
         return "not monotone"
     sides = (row["max_context_works"], row["min_context_fails"])
