@@ -50,17 +50,30 @@ def choices(
 def _eligible(frontier: pl.LazyFrame, task: str | None) -> pl.LazyFrame:
     """The rows that lead for the task, with the speed that counts."""
     leading = frontier.filter(pl.col("on_frontier_for").list.contains(task or ALL))
+    return of_task(leading, task)
+
+
+def of_task(cells: pl.LazyFrame, task: str | None) -> pl.LazyFrame:
+    """Those of some cells that have a speed that counts, with that as `decode_tok_s`.
+
+    Args:
+        cells: with the columns of the frontier.
+        task: whose speed counts; None for the median over tasks.
+
+    Returns:
+        The same columns; the interval is null where a task is given.
+    """
     if task is None:
-        return leading
-    of_task = (
-        leading.select("cell_id", "task_decode_tok_s")
+        return cells.filter(pl.col("decode_tok_s").is_not_null())
+    speeds = (
+        cells.select("cell_id", "task_decode_tok_s")
         .explode("task_decode_tok_s")
         .unnest("task_decode_tok_s")
         .filter(pl.col("task") == task)
         .select("cell_id", pl.col("decode_tok_s").alias("_task_speed"))
     )
     return (
-        leading.join(of_task, on="cell_id", how="inner")
+        cells.join(speeds, on="cell_id", how="inner")
         .with_columns(
             decode_tok_s=pl.col("_task_speed"),
             decode_tok_s_low=pl.lit(None, dtype=pl.Float64),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 
 words_argument = click.argument("words", nargs=-1, metavar="SWEEP [KEY=VALUE]...")
 folder_argument = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+
+
+class _Tokens(click.ParamType[int]):
+    """A number of tokens, as vLLM reads `--max-model-len`: 130000, 130k, 128K."""
+
+    name = "integer"
+    _units: ClassVar = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d{1,15})([kKmM]?)", str(value).strip(), re.ASCII)
+        if found is None or int(found[1]) == 0:
+            self.fail(f"{value!r} is no number of tokens, such as 130000 or 130k", param, ctx)
+        return int(found[1]) * self._units[found[2]]
+
+
+TOKENS = _Tokens()
 
 
 def on_simulated_card(words: Sequence[str], card: str | None) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vllm_frontier.commands.arguments import folder_argument
+from vllm_frontier.commands.arguments import TOKENS, folder_argument
 from vllm_frontier.commands.console import EXIT_DONE, as_json_option, print_json, terminal
 
 
@@ -44,23 +44,53 @@ def show(folder: Path, as_json: bool) -> int:
 @click.command()
 @folder_argument
 @click.option("--task", help="Choose by the speed of this task instead of the median of all.")
-@click.option("--min-context", type=click.IntRange(min=1), help="Shortest window, tokens.")
+@click.option(
+    "--min-context", type=TOKENS, help="Shortest window, tokens; 130k is 130000, 128K is 131072."
+)
 @click.option("--min-decode", type=click.FloatRange(min=0), help="Slowest decoding, tokens/s.")
+@click.option(
+    "--max-utilization",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="Largest share of the card's memory, above 0 and at most 1.",
+)
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(("command", "config", "docker")),
+    help="Print this form only: a command, a config file, a container.",
+)
+@click.option(
+    "--write",
+    "into",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write the config files into this folder; never over another file.",
+)
 @as_json_option
 def recommend(
     folder: Path,
+    *,
     task: str | None,
     min_context: int | None,
     min_decode: float | None,
+    max_utilization: float | None,
+    form: str | None,
+    into: Path | None,
     as_json: bool,
 ) -> int:
-    """Ready `vllm serve` commands: the fastest, the longest window, the balanced choice."""
-    from vllm_frontier.report import advice, result
+    """Ready `vllm serve` commands: the fastest, the longest window, the balanced choice.
 
-    wanted = advice.Wanted(task=task, min_context=min_context, min_decode=min_decode)
+    Each is printed as a command, as a config file of vLLM and as a container. Where no cell
+    satisfies the limits, those that come nearest are told, and what they miss.
+    """
+    from vllm_frontier.report import advice, result, written
+
+    wanted = advice.Wanted(task, min_context, min_decode, max_utilization)
     choices = advice.choose(result.load(folder), wanted)
+    if into is not None:
+        choices = written.write(choices, into)
     if as_json:
         print_json(advice.document(choices))
     else:
-        advice.show(choices, terminal())
+        advice.show(choices, terminal(), advice.FORMS if form is None else (form,))
     return EXIT_DONE

