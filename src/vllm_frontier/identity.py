@@ -59,7 +59,7 @@ def identify(spec: SweepSpec, engine_version: str) -> SweepIdentity:
                 },
             }
         ),
-        workload=_workload(spec.workload),
+        workload=workload_digest(spec.workload),
     )
 
 
@@ -226,7 +226,12 @@ def _described_card(spec: SweepSpec) -> str | None:
     return digest({name: value for name, value in card.items() if name not in ("faults", "time")})
 
 
-def _workload(workload: WorkloadSpec) -> str:
+def workload_digest(workload: WorkloadSpec) -> str:
+    """The identity of what is measured: its settings, and the content of its tasks.
+
+    Raises:
+        ConfigError: a task cannot be loaded.
+    """
     tasks = {name: load_task(name).digest for name in workload.tasks}
     told = {name: getattr(workload, name) for name in WORKLOAD_KEYS}
     return digest({**told, "tasks": tasks})
