@@ -1,4 +1,4 @@
-"""Commands that read a sweep's folder, also while it runs: status, show, recommend."""
+"""Commands that read a sweep's folder, also while it runs: status, show, report, recommend."""
 
 from __future__ import annotations
 
@@ -38,6 +38,28 @@ def show(folder: Path, as_json: bool) -> int:
         print_json(result.document(found))
     else:
         result.show(found, terminal())
+    return EXIT_DONE
+
+
+@click.command()
+@folder_argument
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write to; default: DIR.",
+)
+@as_json_option
+def report(folder: Path, out: Path | None, as_json: bool) -> int:
+    """One page to look at and to pass on: report.html, report.md, plots/."""
+    from vllm_frontier.report.pages import sweep_report
+
+    target = folder if out is None else out
+    written = sweep_report.write(sweep_report.make(folder, target), target)
+    if as_json:
+        print_json(written)
+    else:
+        for line in sweep_report.told(written):
+            click.echo(line)
     return EXIT_DONE
 
 

@@ -40,6 +40,19 @@ def not_explored(count: int) -> Iterable[str]:
         yield f"{count} refused cells were not looked around further: how far they reach is open."
 
 
+def disagreement_notes(document: Mapping[str, Any]) -> list[str]:
+    """What follows from launches that contradict each other, a sentence each.
+
+    Args:
+        document: from `documents.show_document`.
+    """
+    told = list(not_explored(document["unexplored"]))
+    for cell in document["contested"]:
+        said = "works" if cell["failure_class"] is None else cell["failure_class"]
+        told.append(f"In doubt because of this, not launched: {axes(cell)}, inferred {said}.")
+    return told
+
+
 def axes(cell: Mapping[str, Any]) -> str:
     """A cell of a document in words."""
     return ", ".join(

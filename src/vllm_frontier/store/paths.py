@@ -100,6 +100,28 @@ class SweepPaths:
                 yield AttemptPaths(cell / str(number), cell_id, number)
 
 
+@dataclass(frozen=True, slots=True)
+class ReportPaths:
+    """Where a report lies: the sweep's folder, or another one."""
+
+    root: Path
+
+    @property
+    def html(self) -> Path:
+        """The page."""
+        return self.root / "report.html"
+
+    @property
+    def markdown(self) -> Path:
+        """The same in short."""
+        return self.root / "report.md"
+
+    @property
+    def plots(self) -> Path:
+        """The folder of the pictures."""
+        return self.root / "plots"
+
+
 def _numbers(cell: Path) -> list[int]:
     return sorted(int(name) for name in _folders(cell) if _NUMBER.fullmatch(name))
 

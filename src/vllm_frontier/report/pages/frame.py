@@ -93,7 +93,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= tabular.FILTERS
+    environment.filters.update(tabular.FILTERS)
     return environment
 
 
@@ -107,5 +107,5 @@ def _markdown_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= tabular.FILTERS | markdown.FILTERS
+    environment.filters.update({**tabular.FILTERS, **markdown.FILTERS})
     return environment

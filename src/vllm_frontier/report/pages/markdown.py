@@ -55,4 +55,9 @@ def _longest(text: str) -> int:
     return max((len(ticks) for ticks in _TICKS.findall(text)), default=0)
 
 
-FILTERS: Mapping[str, Callable[..., Any]] = {"code": code, "block": block}
+def url(value: str) -> Plain:
+    """A link that is quoted already, for the inside of `<` and `>`."""
+    return Plain(value)
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {"code": code, "block": block, "url": url}

@@ -1,0 +1,166 @@
+"""The report of a sweep: one page of HTML, one of Markdown, and the pictures as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vllm_frontier.errors import StoreError
+from vllm_frontier.report import advice, result, state
+from vllm_frontier.report.disagreement import axes, disagreement_notes
+from vllm_frontier.report.pages import (
+    cells,
+    choices,
+    drawn,
+    failing,
+    frame,
+    headline,
+    judged,
+    measured,
+)
+from vllm_frontier.report.pages.links import Folder
+from vllm_frontier.report.pictures import pictures
+from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.result import Result
+from vllm_frontier.report.terminal import speculation_notes
+from vllm_frontier.store import atomic
+from vllm_frontier.store.paths import ReportPaths
+from vllm_frontier.store.sweep_store import SweepStore
+
+_AFTERWARDS = ("timeline",)  # pictures that stand behind the checks
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report that was not written yet."""
+
+    found: Result
+    progress: Mapping[str, Any]
+    figures: tuple[Figure, ...]
+    context: Mapping[str, Any]
+
+    def html(self) -> str:
+        """The page."""
+        return frame.html("report.html.j2", self.context)
+
+    def markdown(self) -> str:
+        """The same in short, for a pull request or a wiki."""
+        return frame.markdown_page("report.md.j2", self.context)
+
+
+def make(sweep: Path, page: Path, *, at: datetime | None = None) -> Report:
+    """Read a sweep, also while it runs, and draw it.
+
+    Args:
+        sweep: its folder.
+        page: the folder in which the report will lie, for links.
+        at: the time that the report bears; None: now.
+
+    Raises:
+        StoreError: the folder is no sweep.
+    """
+    found = result.load(sweep)
+    progress = state.document(SweepStore.open(sweep), sweep)
+    figures = tuple(pictures(found))
+    folder = Folder(page=page.resolve(), sweep=sweep.resolve())
+    told = _context(found, progress, figures, folder, at or datetime.now(UTC))
+    return Report(found, progress, figures, told)
+
+
+def write(report: Report, folder: Path) -> dict[str, Any]:
+    """Write a report into a folder, each file all at once, the page last.
+
+    Returns:
+        What `report --json` prints: `sweep`, `simulated`, `state`, `reason`, `done` and `planned`
+        (as in `status --json`), `html`, `markdown` and `plots` (a list of `name`, `svg`, `png`):
+        the paths that were written.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    paths = ReportPaths(folder)
+    plots = []
+    try:
+        paths.plots.mkdir(parents=True, exist_ok=True)
+        for figure in report.figures:
+            written = drawn.files(figure)
+            for name, content in written.items():
+                atomic.write_bytes(paths.plots / name, content)
+            svg, png = (str(paths.plots / name) for name in written)
+            plots.append({"name": figure.name, "svg": svg, "png": png})
+        atomic.write_text(paths.markdown, report.markdown())
+        atomic.write_text(paths.html, report.html())
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error.strerror or error}") from error
+    return {
+        "sweep": report.found.name,
+        "simulated": report.found.simulated,
+        **{name: report.progress[name] for name in ("state", "reason", "done", "planned")},
+        "html": str(paths.html),
+        "markdown": str(paths.markdown),
+        "plots": plots,
+    }
+
+
+def told(written: Mapping[str, Any]) -> Iterator[str]:
+    """What `report` prints: how far the sweep is, and the paths.
+
+    Args:
+        written: from `write`.
+    """
+    state = written["state"]
+    if written["reason"] is not None:
+        state = f"stopped by its budget ({written['reason']})"
+    yield f"{written['sweep']}: {state}, {written['done']} of {written['planned']} cells known"
+    yield written["html"]
+    yield written["markdown"]
+    if written["plots"]:
+        plots = [Path(each["svg"]).stem for each in written["plots"]]
+        yield f"{Path(written['plots'][0]['svg']).parent}: {', '.join(plots)} (SVG and PNG)"
+
+
+def _context(
+    found: Result,
+    progress: Mapping[str, Any],
+    figures: tuple[Figure, ...],
+    folder: Folder,
+    at: datetime,
+) -> dict[str, Any]:
+    """What the templates name."""
+    document = result.document(found)
+    advised = advice.document(advice.choose(found, advice.Wanted()))
+    shown = [drawn.picture(figure) for figure in figures]
+    return {
+        "name": found.name,
+        "simulated": found.simulated,
+        "state": headline.state(progress),
+        "at": at.strftime("%Y-%m-%d %H:%M UTC"),
+        "answer": headline.answer(document),
+        "facts": headline.facts(found),
+        "shares": headline.shares(document),
+        "launches": headline.launches(document),
+        "changes": measured.changes(found),
+        "cards": choices.cards(advised["choices"]),
+        "advice_notes": advised["notes"],
+        "pictures": [each for each in shown if each.name not in _AFTERWARDS],
+        "afterwards": [each for each in shown if each.name in _AFTERWARDS],
+        "frontier": cells.frontier(document),
+        "frontier_notes": cells.frontier_notes(document),
+        "frontier_warnings": cells.frontier_warnings(document),
+        "speculation_notes": [text.plain for text in speculation_notes(document["grid"])],
+        "without_speed": document["without_speed"] if document["frontier"] else 0,
+        "contradictions": [
+            (axes(pair["fails"]), axes(pair["works"])) for pair in document["contradictions"]
+        ],
+        "disagreement_notes": disagreement_notes(document),
+        "failing": failing.failing(found, document, folder),
+        "judged": judged.judged(document["checks"]),
+        "boundaries": cells.boundaries(document),
+        "speeds": cells.speeds(document),
+        "every": cells.every(found, document),
+        "how": measured.how(found),
+        "files": measured.files(folder),
+    }
