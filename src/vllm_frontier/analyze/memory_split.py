@@ -83,7 +83,7 @@ def memory_split(trials: pl.LazyFrame, *, reserved_gib: float | None = None) -> 
     Args:
         trials: the table `trials`.
         reserved_gib: what the card's configuration declares to be taken before the KV cache; on
-            a CPU, where vLLM does not log it.
+            a CPU, where vLLM does not log it. None or 0: nothing.
 
     Returns:
         Rows of `cell_id`, the axes, `status`, `failure_class`, `budget_gib` (utilization of the
@@ -104,7 +104,7 @@ def memory_split(trials: pl.LazyFrame, *, reserved_gib: float | None = None) -> 
     ]
     needs = pl.concat([*predicted, _NO_NEEDS])
     told = cells.join(needs, on="_row", how="left", maintain_order="left").lazy()
-    known = _shared(_typical(_budgets(told)), pl.lit(reserved_gib, dtype=pl.Float64))
+    known = _shared(_typical(_budgets(told)), pl.lit(reserved_gib or None, dtype=pl.Float64))
     return _long(known)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.cell_states import cell_states
+from vllm_frontier.analyze.choices import choices
+from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.analyze.speed_groups import speed_groups
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.plots.fits import fits
+from vllm_frontier.report.plots.memory import memory
 from vllm_frontier.report.plots.speed import speed
 from vllm_frontier.report.result import Result
 from vllm_frontier.store import tables
@@ -20,7 +23,11 @@ def pictures(found: Result) -> list[Figure]:
     Args:
         found: a sweep that is finished, interrupted or running.
     """
-    made = [fits(cells(found), found.boundaries, simulated=found.simulated), *speeds(found)]
+    made = [
+        fits(cells(found), found.boundaries, simulated=found.simulated),
+        *speeds(found),
+        where_memory_goes(found),
+    ]
     return [each for each in made if each is not None]
 
 
@@ -32,6 +39,14 @@ def cells(found: Result) -> pl.DataFrame:
         planned=tables.planned(spec.grid.cells()).lazy(),
         running=found.running.lazy(),
     ).collect()
+
+
+def where_memory_goes(found: Result) -> Figure | None:
+    """The parts of the choices' memory."""
+    spec = spec_from_document(found.config, secrets=False)
+    split = memory_split(found.trials.lazy(), reserved_gib=spec.card.reserved_gib).collect()
+    chosen = choices(found.frontier.lazy()).collect()
+    return memory(split, chosen, found.boundaries, simulated=found.simulated)
 
 
 def speeds(found: Result) -> list[Figure | None]:

@@ -1,0 +1,435 @@
+"""Where the memory goes: the parts of the chosen cells, and why the next window does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from vllm_frontier.analyze.latest import AXES
+from vllm_frontier.analyze.memory_split import BEYOND, Part, Source
+from vllm_frontier.grid import shortest
+from vllm_frontier.outcome import FailureClass
+from vllm_frontier.report.plots import theme, words
+from vllm_frontier.report.plots.figure import Figure, Panel
+
+_OTHERS = ("depth", "graphs", "utilization", "extra")
+_LINE, _BAR, _SPACE = 14, 22, 12  # pixels: of a line of words, a bar, and between bars
+_AROUND = 62  # pixels above and below the bars
+_LETTER = 6.3  # pixels of one letter in a bar
+_WIDTH = 300  # pixels of the longest bar, about
+_FONT = 10
+_ROUNDED_GIB = 0.006  # what may be due to rounding alone
+_SMALL_GIB = 8.0  # of a card whose parts are told to two decimals
+_UNSEEN = 0.003  # share of the card that is less than a pixel
+
+_REFUSED = ", refused"
+_COLOURS = {
+    Part.WEIGHTS: "series-1",
+    Part.WEIGHTS_AND_HEAD: "series-1",
+    Part.HEAD: "series-4",
+    Part.ACTIVATION: "series-2",
+    Part.GRAPHS: "series-7",
+    Part.RESERVED: "series-1",
+    Part.OTHER: "series-8",
+    Part.NOT_KNOWN: "unknown",
+    Part.STATE: "series-5",
+    Part.CACHE: "series-3",
+    Part.LEFT: "series-3",
+    Part.MISSING: "refused",
+    Part.OUTSIDE: "series-7",
+}
+_OPEN = (Part.LEFT, Part.NOT_KNOWN, *BEYOND)
+_SHORT = {
+    Part.WEIGHTS: "W",
+    Part.WEIGHTS_AND_HEAD: "W",
+    Part.HEAD: "H",
+    Part.ACTIVATION: "A",
+    Part.GRAPHS: "G",
+    Part.RESERVED: "R",
+    Part.OTHER: "O",
+    Part.NOT_KNOWN: "?",
+    Part.STATE: "S",
+    Part.CACHE: "K",
+    Part.LEFT: "L",
+    Part.MISSING: "M",
+    Part.OUTSIDE: "G",
+}
+_MEANING = {
+    Part.WEIGHTS: "weights",
+    Part.WEIGHTS_AND_HEAD: "weights, those of the speculative head included",
+    Part.HEAD: "speculative head: what its weights add to those of depth 0",
+    Part.ACTIVATION: "activation: peak of the largest step",
+    Part.GRAPHS: "CUDA graphs",
+    Part.RESERVED: "reserved for weights, head and activation",
+    Part.OTHER: "other: what no log tells",
+    Part.NOT_KNOWN: "not known: the launch ended before vLLM told",
+    Part.STATE: "state: what a window needs however short it is",
+    Part.CACHE: "KV cache of one full window",
+    Part.LEFT: "left over for more than one window",
+    Part.MISSING: "missing: what one full window would need beyond that",
+    Part.OUTSIDE: "CUDA graphs, which this version takes beside the share",
+}
+_SOURCES = {
+    Source.LOGGED: "as vLLM logged it",
+    Source.DERIVED: "derived, not logged as such",
+    Source.DECLARED: "as the card's configuration declares",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """One cell: what it is, and its parts in order, longest first row of words first."""
+
+    name: str
+    lines: tuple[str, ...]
+    parts: pl.DataFrame
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What holds for all of its parts."""
+        return self.parts.row(0, named=True)
+
+
+def memory(
+    split: pl.DataFrame, chosen: pl.DataFrame, boundaries: pl.DataFrame, *, simulated: bool
+) -> Figure | None:
+    """The parts of each chosen cell and of the next window, which is refused.
+
+    Args:
+        split: of `memory_split`.
+        chosen: of `choices`; where there are none, the longest window that works is shown, or else
+            the refused cell that misses least.
+        boundaries: the table `boundaries`.
+        simulated: whether the card is a described one.
+
+    Returns:
+        None where nothing is known of any such cell's memory.
+    """
+    bars = list(_bars(split, chosen, boundaries))
+    if not bars:
+        return None
+    whole = _panel("The whole card", bars, tuple(Part), lines=True)
+    room = (Part.STATE, Part.CACHE, Part.LEFT, Part.MISSING)
+    panels = [whole]
+    if any(set(bar.parts["part"]) & set(room) for bar in bars):
+        panels.append(_panel("Only what is left for the KV cache", bars, room, lines=False))
+    return Figure(
+        name="memory",
+        title=words.titled("Where the memory goes", simulated=simulated),
+        question="What takes the card's memory, and what would the next window need?",
+        summary=" ".join(_told(bar) for bar in bars),
+        panels=tuple(panels),
+        table=_table(bars),
+        legend=_legend(bars),
+        notes=tuple(_notes(bars)),
+    )
+
+
+# Which cells
+
+
+def _bars(split: pl.DataFrame, chosen: pl.DataFrame, boundaries: pl.DataFrame) -> Iterator[_Bar]:
+    shown: set[tuple[Any, ...]] = set()
+    for name, cell in _chosen(split, chosen, boundaries):
+        found = _of(split, cell)
+        if found.is_empty():
+            continue
+        yield _bar(name, found)
+        others = tuple(cell[axis] for axis in _OTHERS)
+        refused = boundaries.filter(
+            pl.col("min_context_fails").is_not_null(), *(pl.col(a) == cell[a] for a in _OTHERS)
+        )
+        if others in shown or refused.is_empty():
+            continue
+        shown.add(others)
+        context = refused["min_context_fails"].item(0)
+        found = _of(split, {**cell, "context": context})
+        if context != cell["context"] and not found.is_empty():
+            yield _bar(f"{name}{_REFUSED}", found)
+
+
+def _chosen(
+    split: pl.DataFrame, chosen: pl.DataFrame, boundaries: pl.DataFrame
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not chosen.is_empty():
+        for row in chosen.iter_rows(named=True):
+            yield words.listed(row["choices"]), row
+        return
+    works = boundaries.filter(pl.col("max_context_works").is_not_null())
+    if not works.is_empty():
+        longest = works.sort("max_context_works", "utilization", descending=[True, False])
+        row = longest.row(0, named=True)
+        yield "longest that works", {**row, "context": row["max_context_works"]}
+        return
+    missing = split.filter(pl.col("part") == Part.MISSING.value).sort("gib", *AXES)
+    for row in missing.head(1).iter_rows(named=True):
+        yield f"nearest{_REFUSED}", row
+
+
+def _of(split: pl.DataFrame, cell: dict[str, Any]) -> pl.DataFrame:
+    least = pl.min_horizontal(_ROUNDED_GIB, _UNSEEN * pl.col("card_gib"))
+    rounding = (pl.col("part") == Part.OTHER.value) & (pl.col("gib").abs() < least)
+    return split.filter(~rounding, *(pl.col(axis) == cell[axis] for axis in AXES))
+
+
+def _bar(name: str, parts: pl.DataFrame) -> _Bar:
+    row = parts.row(0, named=True)
+    window = f"{words.tokens(row['context'])} tokens"
+    if name.endswith(_REFUSED):
+        reason = f" ({row['failure_class']})" if row["failure_class"] else ""
+        return _Bar(name, (f"refused: {window}{reason}",), parts)
+    return _Bar(name, (f"{name}: {window}", words.settings(row)), parts)
+
+
+# Panels
+
+
+def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bool) -> Panel:
+    segments, texts, shares = [], [], []
+    down = 0.0
+    wanted = [each.value for each in parts]
+    rows = [bar.parts.filter(pl.col("part").is_in(wanted), pl.col("gib") > 0) for bar in bars]
+    end = max((float(each["gib"].sum()) for each in rows), default=0.0)
+    if lines:
+        end = max(end, *(bar.row["card_gib"] for bar in bars))
+    for bar, told in zip(bars, rows, strict=True):
+        for line in bar.lines:
+            texts.append({"x": 0.0, "y": down + _LINE / 2, "text": line})
+            down += _LINE
+        segments += list(_segments(bar, told, down, _WIDTH / end if end else 0.0))
+        shares.append(_line(bar, down, lines=lines))
+        down += _BAR + _SPACE
+    size = f"{bars[0].row['card_gib']:.2f}"
+    share = f"GiB; black: the share, dashed: the card, {size}"
+    ground = share if lines else "GiB; black: what is left"
+    layers = [
+        _rectangles(segments, end, down, ground),
+        _letters(segments),
+        _texts(texts),
+        _marks([each for each in shares if each]),
+    ]
+    if lines:
+        layers.append(_card(bars[0].row["card_gib"], down))
+    return alt.LayerChart(
+        layer=layers,
+        width=theme.PANEL_WIDTH,
+        height=round(down) + _AROUND,
+        title=title,
+        view=alt.ViewConfig(stroke=None),
+    )
+
+
+def _segments(bar: _Bar, told: pl.DataFrame, top: float, pixels: float) -> Iterator[dict[str, Any]]:
+    x = 0.0
+    digits = 1 if bar.row["card_gib"] > _SMALL_GIB else 2
+    for row in told.iter_rows(named=True):
+        part, size = Part(row["part"]), row["gib"]
+        is_open = part in _OPEN
+        colour = theme.colour(_COLOURS[part])
+        yield {
+            "x": x,
+            "x2": x + size,
+            "middle": x + size / 2,
+            "y": top,
+            "y2": top + _BAR,
+            "colour": colour,
+            "filled": not is_open,
+            "ink": colour if is_open else theme.colour("page"),
+            "label": _label(part, size, size * pixels, digits),
+            "description": (
+                f"{bar.lines[0]}: {_MEANING[part]}, {size:.2f} GiB "
+                f"({_SOURCES[Source(row['source'])]})"
+            ),
+        }
+        x += size
+
+
+def _label(part: Part, size: float, width: float, digits: int) -> str:
+    for text in (f"{part.value} {size:.{digits}f}", part.value, _SHORT[part]):
+        if len(text) * _LETTER + 2 <= width:
+            return text
+    return ""
+
+
+def _rectangles(
+    segments: Sequence[dict[str, Any]], end: float, down: float, title: str
+) -> alt.Chart:
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(domain=[0, end * 1.02 or 1.0], nice=False),
+        axis=alt.Axis(title=title, grid=False, tickCount=6, domain=False),
+    )
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[down, 0], nice=False), axis=None)
+    data = pl.DataFrame(list(segments), infer_schema_length=None)
+    chart: alt.Chart = (
+        alt.Chart(data.drop("middle", "label", "ink"))
+        .mark_rect(strokeWidth=1, ariaRoleDescription="part")
+        .encode(
+            x=x,
+            x2="x2:Q",
+            y=y,
+            y2="y2:Q",
+            fill=alt.Fill("colour:N", scale=None),
+            fillOpacity=alt.condition("datum.filled", alt.value(1), alt.value(0.12)),
+            stroke=alt.condition(
+                "datum.filled",
+                alt.value(theme.colour("page")),
+                alt.Stroke("colour:N", scale=None),
+            ),
+            description="description:N",
+        )
+    )
+    return chart
+
+
+def _letters(segments: Sequence[dict[str, Any]]) -> alt.Chart:
+    labelled = [
+        {"x": each["middle"], "y": each["y"] + _BAR / 2, "text": each["label"], "ink": each["ink"]}
+        for each in segments
+        if each["label"]
+    ]
+    chart: alt.Chart = (
+        alt.Chart(_rows(labelled, "x", "y", "text", "ink"))
+        .mark_text(fontSize=_FONT, aria=False)
+        .encode(x="x:Q", y="y:Q", text="text:N", color=alt.Color("ink:N", scale=None))
+    )
+    return chart
+
+
+def _texts(texts: Sequence[dict[str, Any]]) -> alt.Chart:
+    chart: alt.Chart = (
+        alt.Chart(_rows(texts, "x", "y", "text"))
+        .mark_text(fontSize=11, align="left", limit=theme.PANEL_WIDTH, aria=False)
+        .encode(x="x:Q", y="y:Q", text="text:N")
+    )
+    return chart
+
+
+def _line(bar: _Bar, top: float, *, lines: bool) -> dict[str, Any] | None:
+    """The end of what vLLM may take, across a bar."""
+    row = bar.row
+    if lines:
+        share = f"utilization {shortest(row['utilization'])}"
+        at, told = row["budget_gib"], f"{share}: {row['budget_gib']:.2f} GiB of the card"
+    elif row["available_gib"] is not None and row["available_gib"] > 0:
+        at = row["available_gib"]
+        told = f"left for the KV cache: {at:.2f} GiB"
+    else:
+        return None
+    described = f"{bar.lines[0]}: {told}"
+    return {"x": at, "y": top - 3, "y2": top + _BAR + 3, "description": described}
+
+
+def _marks(shares: Sequence[dict[str, Any]]) -> alt.Chart:
+    chart: alt.Chart = (
+        alt.Chart(_rows(shares, "x", "y", "y2", "description"))
+        .mark_rule(strokeWidth=2.5, color=theme.colour("text"), ariaRoleDescription="line")
+        .encode(x="x:Q", y="y:Q", y2="y2:Q", description="description:N")
+    )
+    return chart
+
+
+def _card(size: float, down: float) -> alt.Chart:
+    described = f"the whole card: {size:.2f} GiB"
+    chart: alt.Chart = (
+        alt.Chart(_rows([{"x": size, "y": 0.0, "y2": down, "description": described}]))
+        .mark_rule(
+            strokeWidth=1.5,
+            strokeDash=[4, 3],
+            color=theme.colour("muted"),
+            ariaRoleDescription="line",
+        )
+        .encode(x="x:Q", y="y:Q", y2="y2:Q", description="description:N")
+    )
+    return chart
+
+
+def _rows(rows: Sequence[dict[str, Any]], *names: str) -> pl.DataFrame:
+    if rows:
+        return pl.DataFrame(list(rows), infer_schema_length=None)
+    return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+
+
+# Words
+
+
+def _told(bar: _Bar) -> str:
+    """What a cell's bar says."""
+    row = bar.row
+    sizes: dict[str, float] = dict(bar.parts.select("part", "gib").iter_rows())
+    text = words.sentence(bar.lines[0]).removesuffix(".")
+    needed, available = row["needed_gib"], row["available_gib"]
+    if bar.name.endswith(_REFUSED):
+        if row["failure_class"] == FailureClass.UTILIZATION_ABOVE_FREE and row["free_gib"]:
+            asked = f"{row['budget_gib']:.2f} GiB are asked for"
+            return f"{text}: {asked}, {row['free_gib']:.2f} are free."
+        if needed is None or available is None:
+            return f"{text}: how much is missing is not known."
+        missing = max(needed - available, 0.0)
+        return f"{text}: needs {needed:.2f} GiB of KV cache, {missing:.2f} GiB are missing."
+    taken = [
+        f"{part.value} {sizes[part]:.2f}"
+        for part in Part
+        if part in sizes and part not in (*BEYOND, Part.CACHE, Part.STATE, Part.LEFT)
+        if sizes[part] >= _ROUNDED_GIB
+    ]
+    text += f": of {row['budget_gib']:.2f} GiB, {words.listed(taken)} GiB" if taken else ""
+    if available is not None:
+        text += f"; {available:.2f} GiB are left for the KV cache"
+    if needed is not None:
+        text += f", of which one full window needs {needed:.2f}"
+    return words.sentence(text)
+
+
+def _table(bars: Sequence[_Bar]) -> pl.DataFrame:
+    """A row for each part, a column for each bar; every figure says where it comes from."""
+    present = [part for part in Part if any(part in set(bar.parts["part"]) for bar in bars)]
+    columns: dict[str, list[str]] = {
+        "GiB": [*(each.value for each in present), "of the card", "one full window needs"]
+    }
+    for bar in bars:
+        told = {row["part"]: row for row in bar.parts.iter_rows(named=True)}
+        cells = [
+            f"{told[part]['gib']:.2f} {told[part]['source']}" if part in told else ""
+            for part in present
+        ]
+        needed = bar.row["needed_gib"]
+        cells += [
+            f"{bar.row['budget_gib']:.2f} of {bar.row['card_gib']:.2f}",
+            "" if needed is None else f"{needed:.2f}",
+        ]
+        columns[f"{bar.name}, {words.tokens(bar.row['context'])}"] = cells
+    return pl.DataFrame(columns)
+
+
+def _legend(bars: Sequence[_Bar]) -> tuple[tuple[str, str], ...]:
+    present = {part for bar in bars for part in bar.parts["part"]}
+    return tuple(
+        (_COLOURS[part], f"{_SHORT[part]} {_MEANING[part]}") for part in Part if part in present
+    )
+
+
+def _notes(bars: Sequence[_Bar]) -> Iterator[str]:
+    yield (
+        "A black line ends the share of the card that vLLM may take, and what is left of it for "
+        "the KV cache; the dashed line is the card."
+    )
+    everything = pl.concat([bar.parts for bar in bars])
+    if Source.DERIVED in set(everything["source"]):
+        yield (
+            "Derived figures are no lines of the log: differences of such lines, or what launches "
+            "with the same depth and graphs logged."
+        )
+    if Part.RESERVED in set(everything["part"]):
+        yield (
+            "This engine does not log weights and activation; what the card's configuration "
+            "declares stands for them."
+        )
+    over = everything.filter(pl.col("part") == Part.OTHER.value, pl.col("gib") < -_ROUNDED_GIB)
+    if not over.is_empty():
+        most = -float(over.select(pl.col("gib").min()).item())
+        yield f"The logged parts exceed their sum by up to {most:.2f} GiB: some are counted twice."
