@@ -38,7 +38,7 @@ _FOR = {
 _ABOUT = 0.9
 
 
-def document(store: SweepStore, folder: Path) -> dict[str, Any]:
+def document(store: SweepStore, folder: Path, *, analysed: bool = True) -> dict[str, Any]:
     """What `status --json` prints.
 
     Keys: `sweep`, `folder`, `state` (`running`, `interrupted` or `finished`: nothing is left, or
@@ -53,7 +53,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
     `running` (cells that are being tried, with the attempt's number), `simulated`, `grid` (every
     cell of the grid and every other one that was tried: what is known of it, `running`, or
     `not_reached`), `without_frontier` (why there is none) and, as in `show --json`, but so far:
-    `frontier`, `choices`, `checks` and `without_speed`.
+    `frontier`, `choices`, `checks` and `without_speed`; from `simulated` on only if `analysed`.
     """
     spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
@@ -88,7 +88,7 @@ def document(store: SweepStore, folder: Path) -> dict[str, Any]:
         "next": None if upcoming is None else _wanted(upcoming, latest),
         "cells": dict(statuses),
         "running": [{**each.cell.axes(), "attempt": each.attempt} for each in running],
-        **so_far(store, spec, records, follows, running),
+        **(so_far(store, spec, records, follows, running) if analysed else {}),
     }
 
 

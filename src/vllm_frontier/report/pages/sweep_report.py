@@ -63,7 +63,7 @@ def make(sweep: Path, page: Path, *, at: datetime | None = None) -> Report:
         StoreError: the folder is no sweep.
     """
     found = result.load(sweep)
-    progress = state.document(SweepStore.open(sweep), sweep)
+    progress = state.document(SweepStore.open(sweep), sweep, analysed=False)
     figures = tuple(pictures(found))
     folder = Folder(page=page.resolve(), sweep=sweep.resolve())
     told = _context(found, progress, figures, folder, at or datetime.now(UTC))
