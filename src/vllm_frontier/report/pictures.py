@@ -6,11 +6,15 @@ import polars as pl
 
 from vllm_frontier.analyze.cell_states import cell_states
 from vllm_frontier.analyze.choices import choices
+from vllm_frontier.analyze.gain_parts import gain_parts
 from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.analyze.speed_groups import speed_groups
+from vllm_frontier.analyze.worth import acceptance_by_position, depth_steps, pays_up_to
 from vllm_frontier.config import spec_from_document
+from vllm_frontier.report.plots.acceptance import acceptance
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.plots.fits import fits
+from vllm_frontier.report.plots.gain import gain
 from vllm_frontier.report.plots.memory import memory
 from vllm_frontier.report.plots.speed import speed
 from vllm_frontier.report.result import Result
@@ -52,4 +56,9 @@ def where_memory_goes(found: Result) -> Figure | None:
 def speeds(found: Result) -> list[Figure | None]:
     """What tells how fast it is."""
     groups = speed_groups(found.trials.lazy(), found.runs.lazy())
-    return [speed(groups, simulated=found.simulated)]
+    positions = acceptance_by_position(found.trials.lazy(), found.runs.lazy())
+    return [
+        speed(groups, simulated=found.simulated),
+        gain(gain_parts(groups), simulated=found.simulated),
+        acceptance(positions, depth_steps(groups), pays_up_to(groups), simulated=found.simulated),
+    ]

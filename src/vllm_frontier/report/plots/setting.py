@@ -8,6 +8,8 @@ from typing import Any
 
 ALL_TASKS = "all tasks"
 SIMULATED = "simulated"
+GRAPHS = {True: "series-1", False: "series-2"}
+"""The theme's colour for cells with and without graphs."""
 
 
 def title(words: str, *, simulated: bool) -> str:
@@ -18,6 +20,11 @@ def title(words: str, *, simulated: bool) -> str:
 def task_name(task: str | None) -> str:
     """A task, or all of them."""
     return ALL_TASKS if task is None else task
+
+
+def heading(task: str | None) -> str:
+    """What stands above the panel of a task."""
+    return f"{ALL_TASKS} (median)" if task is None else task
 
 
 def further(extra: str | None) -> str:

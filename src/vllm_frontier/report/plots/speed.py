@@ -13,20 +13,19 @@ from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.setting import (
     ALL_TASKS,
+    GRAPHS,
     doubts,
     drafted,
     factor,
     further,
     graphs,
+    heading,
     interval_words,
     setting,
     speed_words,
     task_name,
     title,
 )
-
-GRAPHS = {True: "series-1", False: "series-2"}
-"""The theme's colour for cells with and without graphs."""
 
 MOST_PANELS = 12
 _DODGE = 0.012  # of the width, so that intervals with and without graphs do not lie on each other
@@ -143,13 +142,9 @@ def _panel(part: pl.DataFrame, top: float) -> Panel:
         if not rows.is_empty():
             layers += _series(rows, on, x, y, low)
     row = part.row(0, named=True)
-    heading = ", ".join(each for each in (_heading(row["task"]), further(row["extra"])) if each)
+    above = ", ".join(each for each in (heading(row["task"]), further(row["extra"])) if each)
     chart = alt.LayerChart(layer=layers)
-    return chart.properties(title=heading, width=theme.PANEL_WIDTH, height=theme.PANEL_HEIGHT)
-
-
-def _heading(task: str | None) -> str:
-    return f"{ALL_TASKS} (median)" if task is None else task
+    return chart.properties(title=above, width=theme.PANEL_WIDTH, height=theme.PANEL_HEIGHT)
 
 
 def _baseline(part: pl.DataFrame, scale: alt.Scale) -> list[alt.Chart]:

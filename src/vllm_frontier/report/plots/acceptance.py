@@ -1,0 +1,371 @@
+"""How often drafts are accepted, and where the next token drafted stops paying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from vllm_frontier.analyze.verdicts import Verdict
+from vllm_frontier.report.plots import theme
+from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.setting import (
+    GRAPHS,
+    drafted,
+    further,
+    graphs,
+    heading,
+    task_name,
+    title,
+)
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_SHAPE_NAMES = ("circle", "square", "triangle", "diamond", "cross", "triangle upside down")
+_SIGNS = {
+    Verdict.FASTER.value: "triangle-up",
+    Verdict.NO_CLEAR_DIFFERENCE.value: "circle",
+    Verdict.SLOWER.value: "triangle-down",
+}
+_FIRST = 2  # series that stand for tasks; those before stand for graphs
+_MOST_PANELS = 11
+_DODGE = 0.012
+_SHARE = "format(datum.value * 100, '.0f') + ' %'"
+_SIGNED = "format(datum.value * 100, abs(datum.value) < 1e-9 ? '.0f' : '+.0f') + ' %'"
+_SUBTITLE_HEIGHT = 30  # pixels
+_BESIDE = 0.12  # of a step; signs with and without graphs stand beside each other
+
+
+def acceptance(
+    positions: pl.DataFrame, steps: pl.DataFrame, ends: pl.DataFrame, *, simulated: bool = False
+) -> Figure | None:
+    """Acceptance by position and task, and what each further token drafted gains.
+
+    Args:
+        positions: of `analyze.acceptance_by_position`.
+        steps: of `analyze.depth_steps`.
+        ends: of `analyze.pays_up_to`.
+        simulated: nothing was measured on a card.
+
+    Returns:
+        The picture `acceptance`; None where nothing was drafted and no depths can be compared.
+    """
+    if positions.is_empty() and steps.is_empty():
+        return None
+    chosen = _chosen(steps)
+    range_ = _range(chosen)
+    parts = chosen.partition_by("extra", "task", maintain_order=True)
+    return Figure(
+        name="acceptance",
+        title=title("Acceptance, and where the next token stops paying", simulated=simulated),
+        question="How often are drafts accepted, and from which depth on does one more token not "
+        "pay?",
+        summary=_summary(positions, ends),
+        panels=(*_accepted(positions), *(_gains(part, ends, range_) for part in parts)),
+        table=_table(ends),
+        legend=_legend(positions, chosen),
+        notes=_notes(positions, chosen, ends),
+    )
+
+
+def _chosen(steps: pl.DataFrame) -> pl.DataFrame:
+    """What gets a panel: every task, and all together where there are several."""
+    several = steps["task"].n_unique() > 2
+    found = steps if several else steps.filter(pl.col("task").is_not_null())
+    if found.select("extra", "task").n_unique() > _MOST_PANELS:
+        found = steps.filter(pl.col("task").is_null())
+    return found.sort("extra", "task", "graphs", "depth", nulls_last=False)
+
+
+def _accepted(positions: pl.DataFrame) -> Iterator[Panel]:
+    """A panel for each further axis value: a line for each task."""
+    of_tasks = positions.filter(pl.col("task").is_not_null())
+    tasks = of_tasks["task"].unique().sort().to_list()
+    for part in of_tasks.partition_by("extra", maintain_order=True):
+        yield _accepted_panel(part, tasks)
+
+
+def _accepted_panel(part: pl.DataFrame, tasks: list[str]) -> Panel:
+    pooled = part.filter(pl.col("depth").is_null())
+    by_depth = part.filter(pl.col("depth").is_not_null())
+    words = [_accepted_words(row, by_depth) for row in pooled.iter_rows(named=True)]
+    last = pooled["position"].to_list()
+    x = alt.X(
+        "position:Q",
+        title="position in the draft",
+        axis=alt.Axis(values=sorted(set(last)), format="d", grid=False),
+        scale=alt.Scale(domain=[0.7, max(last) + 0.3], nice=False, zero=False),
+    )
+    y = alt.Y(
+        "accepted:Q",
+        title="accepted up to here",
+        axis=alt.Axis(tickCount=5, labelExpr=_SHARE),
+        scale=alt.Scale(domain=[0, 1.03], nice=False),
+    )
+    layers: list[alt.Chart] = []
+    rows = pooled.with_columns(pl.Series("words", words, dtype=pl.String))
+    for number, task in enumerate(tasks):
+        colour = theme.series(_FIRST + number)
+        base = alt.Chart(rows.filter(task=task).drop("extra", "depth")).encode(x=x, y=y)
+        dots = alt.Chart(by_depth.filter(task=task).drop("extra")).encode(x=x, y=y)
+        layers += [
+            dots.mark_circle(color=colour, size=12, opacity=0.45, aria=False),
+            base.mark_line(color=colour, strokeWidth=1.5, aria=False),
+            base.mark_point(
+                shape=SHAPES[number % len(SHAPES)], size=55, color=colour, filled=True, opacity=1
+            ).encode(description=alt.Description("words:N")),
+        ]
+    above = ", ".join(
+        each for each in ("accepted, by task", further(part["extra"].item(0))) if each
+    )
+    return alt.LayerChart(layer=layers).properties(
+        title=above, width=theme.PANEL_WIDTH, height=theme.PANEL_HEIGHT
+    )
+
+
+def _accepted_words(row: Mapping[str, Any], by_depth: pl.DataFrame) -> str:
+    own = by_depth.filter(task=row["task"], position=row["position"]).sort("depth")
+    told = f"{row['task']}, position {row['position']}: {_percent(row['accepted'])} of "
+    told += f"{row['drafts']:,} drafts accepted up to here"
+    if own.height > 1:
+        each = (f"{_percent(one['accepted'])} at depth {one['depth']}" for one in own.to_dicts())
+        told += f"; {', '.join(each)}"
+    return told
+
+
+def _range(steps: pl.DataFrame) -> tuple[float, float]:
+    """Ends of the axis of gains, the same in every panel."""
+    found = steps["per_token"].to_list()
+    low, high = min([0.0, *found]), max([0.05, *found])
+    return low - 0.08 * (high - low), high + 0.1 * (high - low)
+
+
+def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) -> Panel:
+    """What each further token gains on a task, and where it ends."""
+    row = part.row(0, named=True)
+    own = ends.filter(
+        pl.col("extra").eq_missing(pl.lit(row["extra"])),
+        pl.col("task").eq_missing(pl.lit(row["task"], dtype=pl.String)),
+    )
+    depths = sorted({*part["depth"], *part["next_depth"]})
+    pad = 0.06 * (depths[-1] - depths[0])
+    span = depths[-1] - depths[0]
+    x_scale = alt.Scale(domain=[depths[0] - pad, depths[-1] + pad], nice=False, zero=False)
+    y_scale = alt.Scale(domain=list(range_), nice=False, zero=True)
+    x, start = (
+        alt.X(
+            f"{name}:Q",
+            title="tokens drafted per step",
+            axis=alt.Axis(values=depths, format="d", grid=False),
+            scale=x_scale,
+        )
+        for name in ("middle", "depth")
+    )
+    y = alt.Y(
+        "per_token:Q",
+        title="gain of one more token",
+        scale=y_scale,
+        axis=alt.Axis(tickCount=5, labelExpr=_SIGNED),
+    )
+    both = part["graphs"].n_unique() > 1
+    layers: list[alt.Chart] = [_zero(y_scale)]
+    for on in (False, True):
+        last = own.filter(pl.col("graphs") == on)
+        steps = part.filter(pl.col("graphs") == on)
+        if steps.is_empty():
+            continue
+        place = 0.5 + (_BESIDE if on else -_BESIDE) * both
+        layers += _steps(steps, on, place, (x, start, y))
+        if not last.is_empty():
+            shift = (_DODGE if on else -_DODGE) * span * both
+            layers.append(_end(last.row(0, named=True), on, shift, x_scale))
+    above = ", ".join(each for each in (heading(row["task"]), further(row["extra"])) if each)
+    return alt.LayerChart(layer=layers).properties(
+        title=alt.TitleParams(above, subtitle=_ends_words(own), subtitleColor=theme.colour("text")),
+        width=theme.PANEL_WIDTH,
+        height=theme.PANEL_HEIGHT + _SUBTITLE_HEIGHT,
+    )
+
+
+def _zero(scale: alt.Scale) -> alt.Chart:
+    base = alt.Chart(pl.DataFrame({"zero": [0.0]})).encode(y=alt.Y("zero:Q", scale=scale))
+    return base.mark_rule(color=theme.colour("muted"), aria=False)
+
+
+def _steps(
+    steps: pl.DataFrame, on: bool, place: float, axes: tuple[alt.X, alt.X, alt.Y]
+) -> list[alt.Chart]:
+    """Each step as a line from depth to depth, with the sign of its verdict in the middle."""
+    x, start, y = axes
+    colour = theme.colour(GRAPHS[on])
+    rows = steps.with_columns(
+        middle=pl.col("depth") + (pl.col("next_depth") - pl.col("depth")) * place,
+        sign=pl.col("verdict").replace_strict(_SIGNS),
+        words=pl.Series([_step_words(row) for row in steps.iter_rows(named=True)]),
+    ).drop("extra", "graphs", "task")
+    base = alt.Chart(rows)
+    return [
+        base.mark_rule(
+            color=colour, strokeWidth=1.5, strokeDash=[1, 0] if on else [5, 3], aria=False
+        ).encode(x=start, x2="next_depth:Q", y=y),
+        base.mark_point(
+            size=60,
+            fill=colour if on else theme.colour("page"),
+            stroke=colour,
+            strokeWidth=1.8,
+            opacity=1,
+        ).encode(
+            x=x,
+            y=y,
+            shape=alt.Shape("sign:N", scale=None),
+            description=alt.Description("words:N"),
+        ),
+    ]
+
+
+def _step_words(row: Mapping[str, Any]) -> str:
+    tokens = row["next_depth"] - row["depth"]
+    each = "" if tokens == 1 else " a token"
+    told = f"{task_name(row['task'])}, {graphs(row['graphs'])}, from {row['depth']} to "
+    told += f"{row['next_depth']} tokens drafted: {row['per_token']:+.1%}{each}, {row['verdict']}"
+    return told.replace("%", " %")
+
+
+def _end(end: Mapping[str, Any], on: bool, shift: float, scale: alt.Scale) -> alt.Chart:
+    """A line across the panel at the last depth that pays."""
+    words = f"{graphs(on)}: {_end_words(end)}"
+    told = pl.DataFrame({"at": [end["pays_up_to"] + shift], "words": [words]})
+    base = alt.Chart(told).encode(
+        x=alt.X("at:Q", scale=scale), description=alt.Description("words:N")
+    )
+    return base.mark_rule(
+        color=theme.colour(GRAPHS[on]),
+        strokeWidth=5,
+        opacity=0.35,
+        strokeDash=[1, 0] if on else [5, 3],
+    )
+
+
+def _end_words(end: Mapping[str, Any]) -> str:
+    if end["still_gains"]:
+        return f"still gains at {end['deepest']}, not measured beyond"
+    if end["pays_up_to"] == 0:
+        return "drafting does not pay"
+    return f"pays up to {end['pays_up_to']}"
+
+
+def _ends_words(own: pl.DataFrame) -> list[str]:
+    """A line for graphs on and off, one where both are alike."""
+    told = {row["graphs"]: _end_words(row) for row in own.iter_rows(named=True)}
+    if len(set(told.values())) == 1 and len(told) == 2:
+        return [*set(told.values()), ""]
+    return [f"{graphs(on)}: {told[on]}" for on in (True, False) if on in told]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _summary(positions: pl.DataFrame, ends: pl.DataFrame) -> str:
+    told = [*_accepted_summary(positions), *_ends_summary(ends)]
+    return " ".join(told)
+
+
+def _accepted_summary(positions: pl.DataFrame) -> Iterator[str]:
+    """Of the most and the least accepted task, at the first and the last position."""
+    rows = positions.filter(pl.col("task").is_not_null(), pl.col("depth").is_null())
+    if rows.is_empty():
+        return
+    last = max(rows["position"])
+    means = rows.filter(position=last).group_by("task").agg(pl.col("accepted").mean())
+    order = means.sort("accepted", "task", descending=[True, False])["task"].to_list()
+    told = []
+    for task in dict.fromkeys((order[0], order[-1])):
+        own = rows.filter(task=task).sort("position")
+        shares = [_percent(own["accepted"].item(place)) for place in (0, -1)]
+        told.append(f"{task} {shares[0]}" + (f" and {shares[1]}" if last > 1 else ""))
+    where = "the first position" + (f" and at position {last}" if last > 1 else "")
+    yield f"Accepted up to {where}: {', '.join(told)} of the drafts."
+
+
+def _ends_summary(ends: pl.DataFrame) -> Iterator[str]:
+    """Where it ends, for all tasks together and for those where it ends elsewhere."""
+    several = ends["task"].n_unique() > 2
+    overall = ends.filter(pl.col("task").is_null()) if several else ends.drop_nulls("task")
+    for row in overall.iter_rows(named=True):
+        where = ", ".join(
+            each
+            for each in (task_name(row["task"]), graphs(row["graphs"]), further(row["extra"]))
+            if each
+        )
+        others = ends.filter(
+            pl.col("task").is_not_null(),
+            pl.col("pays_up_to") != row["pays_up_to"],
+            graphs=row["graphs"],
+            extra=row["extra"],
+        )
+        sentence = f"{where[0].upper()}{where[1:]}: {_long_end(row)}"
+        if several and not others.is_empty():
+            each = (f"{one['task']} {_end_words(one)}" for one in others.iter_rows(named=True))
+            sentence += f" (but {', '.join(each)})"
+        yield f"{sentence}."
+
+
+def _long_end(end: Mapping[str, Any]) -> str:
+    if end["still_gains"]:
+        return f"the last token still gains at {end['deepest']}; deeper was not measured"
+    beyond = "is slower" if end["after"] == Verdict.SLOWER else "gains nothing that is clear"
+    if end["pays_up_to"] == 0:
+        return f"drafting does not pay, more {beyond}"
+    return f"it pays up to {drafted(end['pays_up_to'])}, more {beyond}"
+
+
+def _table(ends: pl.DataFrame) -> pl.DataFrame | None:
+    if ends.is_empty():
+        return None
+    rows = [
+        {
+            "task": task_name(row["task"]),
+            "graphs": "on" if row["graphs"] else "off",
+            "further axes": further(row["extra"]),
+            "pays up to": row["pays_up_to"],
+            "measured up to": row["deepest"],
+            "beyond": "not measured" if row["still_gains"] else row["after"],
+        }
+        for row in ends.iter_rows(named=True)
+    ]
+    table = pl.DataFrame(rows)
+    return table if any(table["further axes"]) else table.drop("further axes")
+
+
+def _legend(positions: pl.DataFrame, steps: pl.DataFrame) -> tuple[tuple[str, str], ...]:
+    tasks = positions["task"].drop_nulls().unique().sort().to_list()
+    found = [
+        (
+            f"series-{(_FIRST + number) % 8 + 1}",
+            f"accepted: {task} ({_SHAPE_NAMES[number % len(SHAPES)]})",
+        )
+        for number, task in enumerate(tasks)
+    ]
+    told = {True: "gain with graphs: filled, solid", False: "gain without graphs: open, dashed"}
+    found += [(GRAPHS[on], told[on]) for on in (True, False) if on in steps["graphs"].to_list()]
+    return tuple(found)
+
+
+def _notes(positions: pl.DataFrame, steps: pl.DataFrame, ends: pl.DataFrame) -> tuple[str, ...]:
+    notes = []
+    if not positions.is_empty():
+        notes.append(
+            "Accepted up to here: the share of drafts whose first tokens, up to this position, "
+            "were all accepted; small dots are single depths."
+        )
+    if not steps.is_empty():
+        notes.append(
+            "Signs of a gain: ▲ faster, ● no clear difference, ▼ slower than the depth before. "
+            "The broad upright line is the last depth that pays: no deeper one that was measured "
+            "is faster beyond doubt."
+        )
+    if any(ends["still_gains"]):
+        notes.append("Where the deepest still gains, the end was not measured.")
+    return tuple(notes)
