@@ -17,7 +17,7 @@ from click.exceptions import NoArgsIsHelpError
 from vllm_frontier import __version__
 from vllm_frontier.commands.console import EXIT_DONE, EXIT_USAGE, PROGRAM
 from vllm_frontier.commands.examining import doctor, explain
-from vllm_frontier.commands.reading import recommend, report, show, status
+from vllm_frontier.commands.reading import compare, recommend, report, show, status
 from vllm_frontier.commands.sweeping import plan, rehearse, resume, run
 from vllm_frontier.errors import FrontierError, Interrupted
 from vllm_frontier.signals import EXIT_INTERRUPTED
@@ -35,7 +35,19 @@ def cli() -> None:
     """
 
 
-for _command in (run, plan, rehearse, resume, status, show, report, recommend, explain, doctor):
+for _command in (
+    run,
+    plan,
+    rehearse,
+    resume,
+    status,
+    show,
+    report,
+    recommend,
+    compare,
+    explain,
+    doctor,
+):
     cli.add_command(_command)
 
 

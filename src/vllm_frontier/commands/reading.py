@@ -116,3 +116,22 @@ def recommend(
     else:
         advice.show(choices, terminal(), advice.FORMS if form is None else (form,))
     return EXIT_DONE
+
+
+@click.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="DIR DIR...")
+@as_json_option
+def compare(folders: tuple[Path, ...], as_json: bool) -> int:
+    """Sweeps side by side: cards, quantizations or versions of vLLM.
+
+    The first DIR is the base, the others are held against it.
+    """
+    from vllm_frontier.report.comparison import document
+    from vllm_frontier.report.comparison import terminal as tables
+
+    found = document.compare(folders)
+    if as_json:
+        print_json(found)
+    else:
+        tables.show(found, terminal())
+    return EXIT_DONE

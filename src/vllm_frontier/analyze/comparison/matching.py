@@ -81,7 +81,7 @@ def only_in(cells: pl.DataFrame, sweeps: int) -> pl.DataFrame:
             axis: sorted(set(part[axis].unique()) - set(others[axis].unique())) for axis in AXES
         }
         rows.append({"in_sweeps": list(own), "cells": part.height, **values})
-    schema = {
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "in_sweeps": pl.List(pl.Int64),
         "cells": pl.Int64,
         **{axis: pl.List(cells.schema[axis]) for axis in AXES},

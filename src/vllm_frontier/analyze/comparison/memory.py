@@ -1,0 +1,114 @@
+"""Where the memory of one card goes against that of another."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from vllm_frontier.analyze.boundaries import OTHER_AXES
+from vllm_frontier.analyze.comparison.matching import matchable
+from vllm_frontier.analyze.latest import AXES, is_inferred
+from vllm_frontier.analyze.memory_split import Part
+
+FOR_CACHE = "left for KV cache"
+"""The part that state, cache and what is left over make up: it does not depend on the window."""
+
+_OF_CACHE = (Part.STATE, Part.CACHE, Part.LEFT)
+_SPLIT_BY_WINDOW = (*_OF_CACHE, Part.MISSING)
+ORDER = (
+    *(part.value for part in Part if part not in _SPLIT_BY_WINDOW),
+    FOR_CACHE,
+)
+"""The parts, in the order in which they are told."""
+
+
+def matched_memory(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
+    """The parts of the memory for every combination of the other axes, in both sweeps.
+
+    What is taken does not depend on the window, so each sweep tells it by one cell of its own: the
+    longest window that was launched, else the longest.
+
+    Args:
+        base: of `memory_split`, of the sweep that is compared with.
+        other: of the sweep that is compared.
+
+    Returns:
+        A row per combination and `part`: the axes but `context`, `budget_gib`, `gib` and `source`
+        of the base, the same of the other with `_other`, and `difference` (GiB, other less base;
+        null where one of them lacks the part). Where a sweep does not have the combination, or
+        knows nothing of its memory, its `budget_gib` is null.
+    """
+    own, others = (_parts(each) for each in (base, other))
+    budgets = [each.select(*OTHER_AXES, "budget_gib").unique() for each in (own, others)]
+    keys = [*OTHER_AXES, "part"]
+    told = own.drop("budget_gib").join(
+        others.drop("budget_gib"), on=keys, how="full", coalesce=True, suffix="_other"
+    )
+    return (
+        told.join(budgets[0], on=OTHER_AXES, how="left")
+        .join(budgets[1], on=OTHER_AXES, how="left", suffix="_other")
+        .with_columns(
+            difference=pl.col("gib_other") - pl.col("gib"),
+            _place=pl.col("part").replace_strict(
+                {part: place for place, part in enumerate(ORDER)}, return_dtype=pl.Int64
+            ),
+        )
+        .sort("extra", "depth", "graphs", "utilization", "_place")
+        .select(
+            *keys,
+            *("budget_gib", "gib", "source", "budget_gib_other", "gib_other", "source_other"),
+            "difference",
+        )
+        .collect()
+    )
+
+
+def matched_needs(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
+    """What one full window takes of the KV cache, at the longest window of which both know it.
+
+    Args:
+        base: of `memory_split`, of the sweep that is compared with.
+        other: of the sweep that is compared.
+
+    Returns:
+        A row for each combination of the other axes: these, `context` (tokens), `needed_gib` and
+        `needed_gib_other`.
+    """
+    own, others = (
+        matchable(each).select(*AXES, "needed_gib").drop_nulls("needed_gib").unique(AXES)
+        for each in (base, other)
+    )
+    return (
+        own.join(others, on=AXES, how="inner", suffix="_other")
+        .sort("context", descending=True)
+        .unique(OTHER_AXES, keep="first", maintain_order=True)
+        .sort("extra", "depth", "graphs", "utilization")
+        .select(*OTHER_AXES, "context", "needed_gib", "needed_gib_other")
+        .collect()
+    )
+
+
+def _parts(split: pl.LazyFrame) -> pl.LazyFrame:
+    """The parts of one cell of each combination, those that depend on its window together."""
+    told = matchable(split).with_columns(_launched=~is_inferred())
+    chosen = (
+        told.select(*AXES, "_launched")
+        .sort("_launched", "context", descending=True)
+        .unique(OTHER_AXES, keep="first", maintain_order=True)
+        .select(AXES)
+    )
+    together = pl.col("part").is_in([part.value for part in _OF_CACHE])
+    return (
+        told.join(chosen, on=AXES, how="semi")
+        .filter(pl.col("part") != Part.MISSING.value)
+        .with_columns(
+            part=pl.when(together).then(pl.lit(FOR_CACHE)).otherwise("part"),
+        )
+        .group_by(*OTHER_AXES, "part", maintain_order=True)
+        .agg(
+            pl.col("budget_gib").first(),
+            pl.col("gib").sum(),
+            # A sum is only as good as what is least known of it; the parts of the cache add up
+            # to a figure of the log all the same.
+            pl.col("source").sort().first(),
+        )
+    )

@@ -1,0 +1,1 @@
+"""Sweeps side by side: what differs between them, as a document, for a terminal, and as a page."""

@@ -1,0 +1,285 @@
+"""Sweeps side by side, for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from vllm_frontier.analyze.comparison.memory import FOR_CACHE
+from vllm_frontier.analyze.comparison.windows import Known, Reach
+from vllm_frontier.analyze.intervals import RUNS
+from vllm_frontier.analyze.verdicts import Verdict
+from vllm_frontier.grid import shortest
+from vllm_frontier.report.comparison import words
+from vllm_frontier.report.plain_table import (
+    NONE,
+    columns,
+    extra_axes,
+    number,
+    on_off,
+    table,
+    title,
+)
+from vllm_frontier.report.wording import several
+
+_DIM = "dim"
+_ALIKE = (Reach.SAME, Reach.AT_END)
+_SIGNS = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.NO_CLEAR_DIFFERENCE: "="}
+
+
+def show(document: Mapping[str, Any], console: Console) -> None:
+    """Print what `compare` tells.
+
+    Args:
+        document: from `document.compare`.
+        console: where to; colours only where it is a terminal.
+    """
+    for place, part in enumerate(_parts(document)):
+        if place:
+            console.print()
+        console.print(part)
+
+
+def _parts(document: Mapping[str, Any]) -> Iterator[RenderableType]:
+    simulated = all(each["simulated"] for each in document["sweeps"])
+    yield Group(*_heading(document, simulated))
+    if document["differences"]:
+        yield _differences(document)
+    for note in document["notes"]:
+        yield Text(note, style="yellow")
+    if document["only_in"]:
+        yield Group(*(Text(line) for line in words.only_in(document)))
+    for each in document["sweeps"][1:]:
+        yield _windows(document, each["name"], simulated)
+    for each in document["speeds"]:
+        yield _speeds(document, each, simulated)
+    for each in document["sweeps"][1:]:
+        yield _memory(document, each["name"], simulated)
+    yield _choices(document, simulated)
+
+
+def _heading(document: Mapping[str, Any], simulated: bool) -> Iterator[Text]:
+    others = [each["name"] for each in document["sweeps"][1:]]
+    against = words.listed(others)
+    yield Text(title(f"{against} against {document['base']}", simulated), style="bold")
+    for each in document["sweeps"]:
+        yield Text(f"  {words.of_sweep(each)}")
+
+
+def _differences(document: Mapping[str, Any]) -> RenderableType:
+    names = [each["name"] for each in document["sweeps"]]
+    told = table("What differs")
+    columns(told, ("", *names), "left")
+    for each in document["differences"]:
+        told.add_row(each["word"], *(words.value(each["values"][name]) for name in names))
+    return told
+
+
+def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> RenderableType:
+    rows = [row for row in document["windows"] if row["against"] == name]
+    differing = [row for row in rows if row["reach"] not in _ALIKE]
+    heading = title(f"Longest window that works, {name} against {document['base']}", simulated)
+    summary = Text(words.windows(rows), style=_DIM)
+    if not differing:
+        return Group(Text(heading, style="bold"), summary)
+    extra = extra_axes(differing)
+    told = table(heading)
+    columns(told, ("depth",))
+    columns(told, ("graphs",), "left")
+    columns(told, ("util", *extra, document["base"], name, "tokens", "%"))
+    columns(told, ("",), "left")
+    for row in differing:
+        told.add_row(
+            *_place(row, extra),
+            _end(row["base"]),
+            _end(row["other"]),
+            NONE if row["difference"] is None else f"{row['difference']:+d}",
+            NONE if row["share"] is None else f"{row['share']:+.0%}",
+            words.reach(row["reach"], document["base"], name),
+        )
+    return Group(told, summary, *_end_notes(differing))
+
+
+def _end(side: Mapping[str, Any] | None) -> str:
+    """The longest window that works, and what that rests on."""
+    if side is None:
+        return "not in grid"
+    longest = side["max_context_works"]
+    marks = {Known.INFERRED: "~", Known.OPEN: "?", Known.NOT_MONOTONE: "!"}
+    end = "none" if longest is None and side["min_context_fails"] is not None else NONE
+    text = end if longest is None else str(longest)
+    more = ">=" if longest is not None and side["min_context_fails"] is None else ""
+    return more + text + marks.get(side["known"], "")
+
+
+def _end_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    sides = [side for row in rows for side in (row["base"], row["other"]) if side is not None]
+    known = {side["known"] for side in sides}
+    told = []
+    if any(side["min_context_fails"] is None and side["max_context_works"] for side in sides):
+        told.append(">= nothing longer in the grid is refused")
+    if Known.INFERRED in known:
+        told.append("~ follows from launches of other cells")
+    if Known.OPEN in known:
+        told.append("? cells between are not known yet")
+    if Known.NOT_MONOTONE in known:
+        told.append("! a longer window works than one that is refused")
+    if told:
+        yield Text("; ".join(told) + ".", style=_DIM)
+
+
+def _speeds(
+    document: Mapping[str, Any], speeds: Mapping[str, Any], simulated: bool
+) -> RenderableType:
+    base, name = document["base"], speeds["against"]
+    heading = title(f"Decode speed, tokens/s, {name} against {base}", simulated)
+    if not speeds["compared"]:
+        why = Text(f"Not compared: {speeds['reason']}.", style="yellow")
+        return Group(Text(heading, style="bold"), why)
+    rows = speeds["rows"]
+    if not rows:
+        none = Text("No cell works in both that has a speed in both.")
+        return Group(Text(heading, style="bold"), none)
+    tasks = sorted({task for row in rows for task in row["tasks"]})
+    extra = extra_axes(rows)
+    told = table(heading)
+    columns(told, ("depth",))
+    columns(told, ("graphs",), "left")
+    columns(told, ("context", *extra, base, name, "ratio", "95 %"))
+    columns(told, ("",), "left")
+    columns(told, tasks)
+    for row in rows:
+        own, others = row["base"], row["other"]
+        same = own["context"] == others["context"]
+        context = str(own["context"]) if same else f"{own['context']}/{others['context']}"
+        told.add_row(
+            str(row["depth"]),
+            on_off(row["graphs"]),
+            context + ("" if row["same_cell"] else "~"),
+            *(str(row.get(axis, NONE)) for axis in extra),
+            number(own["decode_tok_s"], 1) + ("!" if own["broken"] else ""),
+            number(others["decode_tok_s"], 1) + ("!" if others["broken"] else ""),
+            number(row["ratio"], 2),
+            _interval(row),
+            row["verdict"] if row["verdict"] != Verdict.NO_CLEAR_DIFFERENCE else "=",
+            *(_of_task(row["tasks"].get(task)) for task in tasks),
+        )
+    signs = f"ratio: {name} over {base}. = no clear difference, + faster, - slower, by task."
+    notes = [signs, *speeds["notes"]]
+    return Group(
+        told,
+        Text(words.speeds(speeds, base)),
+        *(Text(note, style=_DIM) for note in notes),
+    )
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row["ratio_low"], row["ratio_high"]
+    if low is None or high is None:
+        return NONE
+    return f"{low:.2f}-{high:.2f}{'*' if row['basis'] == RUNS else ''}"
+
+
+def _of_task(told: Mapping[str, Any] | None) -> str:
+    return NONE if told is None else f"{number(told['ratio'], 2)}{_SIGNS[told['verdict']]}"
+
+
+def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> RenderableType:
+    base = document["base"]
+    heading = title(f"Memory, GiB, {name} less {base}", simulated)
+    rows = words.at_largest_share([row for row in document["memory"] if row["against"] == name])
+    if not rows:
+        none = Text("No combination of which both sweeps know where the memory goes.")
+        return Group(Text(heading, style="bold"), none)
+    parts = words.parts_of(rows)
+    extra = extra_axes(rows)
+    told = table(heading)
+    columns(told, ("depth",))
+    columns(told, ("graphs",), "left")
+    columns(told, ("util", *extra, *(part for part in parts if part != FOR_CACHE)))
+    columns(told, (f"KV, {base}", f"KV, {name}", "KV"))
+    for row in rows:
+        by_part = {part["part"]: part for part in row["parts"]}
+        cache = by_part.get(FOR_CACHE, {})
+        told.add_row(
+            *_place(row, extra),
+            *(_change(by_part.get(part)) for part in parts if part != FOR_CACHE),
+            number(cache.get("base"), 2),
+            number(cache.get("other"), 2),
+            _change(cache),
+        )
+    note = "KV: what is left for the KV cache. At the largest share that both sweeps know."
+    lines = [note, *words.window_needs(rows, base, name)]
+    return Group(told, *(Text(line, style=_DIM) for line in lines))
+
+
+def _change(part: Mapping[str, Any] | None) -> str:
+    if not part:
+        return NONE
+    if part["difference"] is None:
+        return "only " + ("base" if part["other"] is None else "other")
+    told = f"{part['difference']:+.2f}"
+    return "0" if float(told) == 0 else told
+
+
+def _choices(document: Mapping[str, Any], simulated: bool) -> RenderableType:
+    rows = [
+        (each["choice"], name, cell)
+        for each in document["choices"]
+        for name, cell in each["sweeps"].items()
+    ]
+    extra = extra_axes([cell for _, _, cell in rows if cell is not None])
+    told = table(title("Choices of each", simulated))
+    columns(told, ("", "sweep"), "left")
+    columns(told, ("context", "depth"))
+    columns(told, ("graphs",), "left")
+    columns(told, ("util", *extra, "tokens/s", "95 %", "spare"))
+    before = ""
+    for choice, name, cell in rows:
+        first = choice if choice != before else ""
+        before = choice
+        if cell is None:
+            told.add_row(first, name, *(NONE for _ in range(7 + len(extra))))
+            continue
+        low, high = cell["decode_tok_s_low"], cell["decode_tok_s_high"]
+        told.add_row(
+            first,
+            name,
+            str(cell["context"]),
+            str(cell["depth"]),
+            on_off(cell["graphs"]),
+            shortest(cell["utilization"]),
+            *(str(cell.get(axis, NONE)) for axis in extra),
+            number(cell["decode_tok_s"], 1),
+            NONE if low is None else f"{low:.1f}-{high:.1f}{_within(cell)}",
+            number(cell["kv_headroom_gib"], 2),
+        )
+    return Group(told, *_choice_notes(document))
+
+
+def _within(cell: Mapping[str, Any]) -> str:
+    return "*" if cell["interval_basis"] == RUNS else ""
+
+
+def _choice_notes(document: Mapping[str, Any]) -> Iterable[Text]:
+    refused = [each["against"] for each in document["speeds"] if not each["compared"]]
+    if refused:
+        told = f"No speeds: {words.listed(refused)} measured something else than the base."
+        yield Text(told, style=_DIM)
+    yield Text(
+        f"spare: GiB of KV cache beyond one window. {several(document['shared'], 'cell', 'cells')}"
+        " of the grids in all sweeps.",
+        style=_DIM,
+    )
+
+
+def _place(row: Mapping[str, Any], extra: Sequence[str]) -> list[str]:
+    return [
+        str(row["depth"]),
+        on_off(row["graphs"]),
+        shortest(row["utilization"]),
+        *(str(row.get(name, NONE)) for name in extra),
+    ]
