@@ -9,11 +9,13 @@ from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.gain_parts import gain_parts
 from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.analyze.speed_groups import speed_groups
+from vllm_frontier.analyze.standing import standing
 from vllm_frontier.analyze.worth import acceptance_by_position, depth_steps, pays_up_to
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.report.plots.acceptance import acceptance
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.plots.fits import fits
+from vllm_frontier.report.plots.frontier import frontier
 from vllm_frontier.report.plots.gain import gain
 from vllm_frontier.report.plots.memory import memory
 from vllm_frontier.report.plots.speed import speed
@@ -27,10 +29,12 @@ def pictures(found: Result) -> list[Figure]:
     Args:
         found: a sweep that is finished, interrupted or running.
     """
+    split = memory_parts(found)
     made = [
         fits(cells(found), found.boundaries, simulated=found.simulated),
+        what_leads(found, split),
         *speeds(found),
-        where_memory_goes(found),
+        where_memory_goes(found, split),
     ]
     return [each for each in made if each is not None]
 
@@ -45,10 +49,20 @@ def cells(found: Result) -> pl.DataFrame:
     ).collect()
 
 
-def where_memory_goes(found: Result) -> Figure | None:
-    """The parts of the choices' memory."""
+def memory_parts(found: Result) -> pl.DataFrame:
+    """Where the memory of every cell goes, see `memory_split`."""
     spec = spec_from_document(found.config, secrets=False)
-    split = memory_split(found.trials.lazy(), reserved_gib=spec.card.reserved_gib).collect()
+    return memory_split(found.trials.lazy(), reserved_gib=spec.card.reserved_gib).collect()
+
+
+def what_leads(found: Result, split: pl.DataFrame) -> Figure | None:
+    """The frontier among all cells that have a speed."""
+    cells = standing(found.trials.lazy(), found.runs.lazy(), found.frontier.lazy()).collect()
+    return frontier(cells, split, simulated=found.simulated)
+
+
+def where_memory_goes(found: Result, split: pl.DataFrame) -> Figure | None:
+    """The parts of the choices' memory."""
     chosen = choices(found.frontier.lazy()).collect()
     return memory(split, chosen, found.boundaries, simulated=found.simulated)
 

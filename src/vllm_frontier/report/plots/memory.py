@@ -204,8 +204,8 @@ def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bo
         shares.append(_line(bar, down, lines=lines))
         down += _BAR + _SPACE
     size = f"{bars[0].row['card_gib']:.2f}"
-    share = f"GiB; black: the share, dashed: the card, {size}"
-    ground = share if lines else "GiB; black: what is left"
+    share = f"GiB; thick: the share, dashed: the card, {size}"
+    ground = share if lines else "GiB; thick: what is left"
     layers = [
         _rectangles(segments, end, down, ground),
         _letters(segments),
@@ -415,7 +415,7 @@ def _legend(bars: Sequence[_Bar]) -> tuple[tuple[str, str], ...]:
 
 def _notes(bars: Sequence[_Bar]) -> Iterator[str]:
     yield (
-        "A black line ends the share of the card that vLLM may take, and what is left of it for "
+        "A thick line ends the share of the card that vLLM may take, and what is left of it for "
         "the KV cache; the dashed line is the card."
     )
     everything = pl.concat([bar.parts for bar in bars])

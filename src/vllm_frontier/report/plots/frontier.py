@@ -1,0 +1,446 @@
+"""The frontier: windows against speeds, what leads and what is beaten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from vllm_frontier.analyze.intervals import LAUNCHES
+from vllm_frontier.analyze.memory_split import Part
+from vllm_frontier.analyze.verdicts import Verdict
+from vllm_frontier.grid import shortest
+from vllm_frontier.outcome import Status
+from vllm_frontier.report.plots import theme, words
+from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.windows import Windows
+from vllm_frontier.report.wording import several
+
+_WIDTH, _HEIGHT = 268.0, 230.0  # pixels of the ground
+_AROUND = 52  # pixels of axes and their titles below and above
+_SIZES = (36.0, 260.0)  # square pixels of a mark: no memory left, and most
+_NO_SIZE = 60.0
+_LETTER, _LINE = 6.2, 13.0  # pixels of a letter and of a line of words
+_LINES = 4  # shares of the card with a line of their own
+_TABLE = 24
+_ROOM = 1.06  # of the ground above the highest mark
+
+
+def frontier(
+    standing: pl.DataFrame, split: pl.DataFrame | None = None, *, simulated: bool
+) -> Figure | None:
+    """Window and speed of every cell that works, and which of them lead.
+
+    Args:
+        standing: of `standing`.
+        split: of `memory_split`; tells what memory is left where a cell's launch does not.
+        simulated: whether the card is a described one.
+
+    Returns:
+        None where nothing leads.
+    """
+    cells = _with_room(standing, split)
+    leading = cells.filter(pl.col("leads"))
+    if leading.is_empty():
+        return None
+    return Figure(
+        name="frontier",
+        title=words.titled("The frontier", simulated=simulated),
+        question="How fast does each window get, and what is the best of both?",
+        summary=_summary(leading),
+        panels=(_panel(cells),),
+        table=_table(leading),
+        legend=_legend(cells),
+        notes=_notes(leading),
+    )
+
+
+def _with_room(standing: pl.DataFrame, split: pl.DataFrame | None) -> pl.DataFrame:
+    """The cells with `room`: memory left beyond one full window, GiB."""
+    if split is None:
+        return standing.with_columns(room=pl.col("kv_headroom_gib"))
+    left = (pl.col("available_gib") - pl.col("needed_gib")).alias("_left")
+    # Of a cell that leaves nothing there is no such part.
+    known = split.filter(pl.col("part") != Part.NOT_KNOWN.value).select("cell_id", left)
+    known = known.unique("cell_id")
+    return standing.join(known, on="cell_id", how="left", maintain_order="left").with_columns(
+        room=pl.coalesce("kv_headroom_gib", pl.col("_left").clip(lower_bound=0.0))
+    )
+
+
+# The panel
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """Where windows and speeds are drawn, in pixels from the lower left."""
+
+    windows: Windows
+    fastest: float
+
+    def x(self, context: int) -> float:
+        return round((self.windows.left(context) + self.windows.right(context)) / 2, 2)
+
+    def y(self, speed: float) -> float:
+        """From the top."""
+        return _HEIGHT * (1 - speed / self.fastest)
+
+
+def _panel(cells: pl.DataFrame) -> Panel:
+    leading = cells.filter(pl.col("leads"))
+    high = cells.select(
+        pl.max_horizontal(
+            pl.col("decode_tok_s").max(), pl.col("decode_tok_s_high").filter("leads").max()
+        )
+    ).item()
+    windows = Windows(sorted(cells["context"].unique()), _WIDTH)
+    ground = _Ground(windows, float(high) * _ROOM)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, _WIDTH], nice=False), axis=windows.axis())
+    y = alt.Y(
+        "decode_tok_s:Q",
+        scale=alt.Scale(domain=[0, ground.fastest], nice=False),
+        axis=alt.Axis(title="tokens/s", grid=True, tickCount=5, domain=False),
+    )
+    layers = [
+        _beaten(cells, ground, x, y),
+        *_lines(leading, ground),
+        _intervals(leading, ground),
+        _points(leading, ground, x, y),
+        *_signs(leading, ground),
+        *_names(leading, ground),
+    ]
+    return alt.LayerChart(layer=layers, width=theme.PANEL_WIDTH, height=round(_HEIGHT) + _AROUND)
+
+
+def _beaten(cells: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Chart:
+    """What others beat; cells that differ in the share alone are one mark."""
+    alike = ("context", "depth", "graphs", "extra")
+    beaten = cells.filter(~pl.col("leads")).sort("utilization")
+    beaten = beaten.unique(alike, keep="first", maintain_order=True)
+    rows = [
+        {
+            "x": ground.x(row["context"]),
+            "decode_tok_s": row["decode_tok_s"],
+            "description": f"{_described(row)}; beaten",
+        }
+        for row in beaten.iter_rows(named=True)
+    ]
+    chart: alt.Chart = (
+        alt.Chart(_frame(rows, "x", "decode_tok_s", "description"))
+        .mark_point(
+            shape="circle",
+            size=14,
+            filled=True,
+            opacity=0.55,
+            color=theme.colour("unknown"),
+            ariaRoleDescription="cell",
+        )
+        .encode(x=x, y=y, description="description:N")
+    )
+    return chart
+
+
+def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+    """For each share of the card the best that can be had with at most that share."""
+    shares = sorted(leading["utilization"].unique())
+    for share in shares if len(shares) <= _LINES else shares[-1:]:
+        within = leading.filter(pl.col("utilization") <= share)
+        best = _best(within)
+        if share != shares[0] and best == _best(leading.filter(pl.col("utilization") < share)):
+            continue
+        corners: list[tuple[float, float]] = [(0.0, best[0][1])]
+        for place, (context, speed) in enumerate(best):
+            corners.append((ground.x(context), speed))
+            below = best[place + 1][1] if place + 1 < len(best) else 0.0
+            corners.append((ground.x(context), below))
+        told = "; ".join(
+            f"{words.tokens(context)} tokens at {speed:.1f} tokens/s" for context, speed in best
+        )
+        rows = [
+            {"x": at, "decode_tok_s": speed, "order": place}
+            for place, (at, speed) in enumerate(corners)
+        ]
+        last = share == shares[-1]
+        chart: alt.Chart = (
+            alt.Chart(_frame(rows))
+            .mark_line(
+                strokeWidth=2 if last else 1,
+                strokeDash=[1, 0] if last else [4, 3],
+                stroke=theme.colour("text" if last else "muted"),
+                description=f"Best with utilization {shortest(share)} or less: {told}",
+                ariaRoleDescription="line",
+            )
+            .encode(x="x:Q", y="decode_tok_s:Q", order="order:Q")
+        )
+        yield chart
+
+
+def _best(cells: pl.DataFrame) -> list[tuple[int, float]]:
+    """Window and speed of the cells that none beats on both, shortest window first."""
+    ordered = cells.sort("context", "decode_tok_s", descending=True)
+    found: list[tuple[int, float]] = []
+    for context, speed in ordered.select("context", "decode_tok_s").iter_rows():
+        if not found or speed > found[-1][1]:
+            found.append((context, speed))
+    return found[::-1]
+
+
+def _intervals(leading: pl.DataFrame, ground: _Ground) -> alt.Chart:
+    known = leading.drop_nulls(["decode_tok_s_low", "decode_tok_s_high"])
+    known = known.unique(["context", "speed_cell"], maintain_order=True)
+    rows = [
+        {
+            "x": ground.x(row["context"]),
+            "low": row["decode_tok_s_low"],
+            "high": row["decode_tok_s_high"],
+            "colour": _colour(row),
+        }
+        for row in known.iter_rows(named=True)
+    ]
+    chart: alt.Chart = (
+        alt.Chart(_frame(rows, "x", "low", "high", "colour"))
+        .mark_rule(strokeWidth=1.5, aria=False)
+        .encode(x="x:Q", y=alt.Y("low:Q"), y2="high:Q", color=alt.Color("colour:N", scale=None))
+    )
+    return chart
+
+
+def _points(leading: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Chart:
+    most = leading["room"].max()
+    rows = [
+        {
+            "x": ground.x(row["context"]),
+            "decode_tok_s": row["decode_tok_s"],
+            "colour": _colour(row),
+            "fill": theme.colour("page") if _inferred(row) else _colour(row),
+            "shape": "circle" if row["graphs"] else "square",
+            "size": _size(row["room"], most if isinstance(most, float) else None),
+            "width": 2.0,
+            "description": _described(row),
+        }
+        # Large ones first, so that they hide none.
+        for row in leading.sort("room", descending=True, nulls_last=True).iter_rows(named=True)
+    ]
+    chart: alt.Chart = (
+        alt.Chart(_frame(rows))
+        .mark_point(opacity=1, strokeWidth=2, ariaRoleDescription="cell")
+        .encode(
+            x=x,
+            y=y,
+            shape=alt.Shape("shape:N", scale=None),
+            size=alt.Size("size:Q", scale=None),
+            fill=alt.Fill("fill:N", scale=None),
+            stroke=alt.Stroke("colour:N", scale=None),
+            description="description:N",
+        )
+    )
+    return chart
+
+
+def _size(room: float | None, most: float | None) -> float:
+    if room is None or not most:
+        return _NO_SIZE
+    least, widest = _SIZES
+    return round(least + (widest - least) * max(room, 0.0) / most, 1)
+
+
+def _signs(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+    """`=` above cells that are as fast as the fastest."""
+    tied = leading.filter(pl.col("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE.value)
+    rows = [
+        {"x": ground.x(row["context"]), "decode_tok_s": row["decode_tok_s"]}
+        for row in tied.iter_rows(named=True)
+    ]
+    if rows:
+        chart: alt.Chart = (
+            alt.Chart(_frame(rows))
+            .mark_text(text="=", dy=-13, fontSize=13, fontWeight="bold", aria=False)
+            .encode(x="x:Q", y="decode_tok_s:Q")
+        )
+        yield chart
+
+
+# Names of the choices
+
+
+def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+    """What the choices are called, beside their marks and not over each other."""
+    placed: list[tuple[float, float, float]] = []  # left, right and middle of each
+    for row in leading.filter(pl.col("choices").is_not_null()).iter_rows(named=True):
+        text = words.listed(row["choices"])
+        x, y = ground.x(row["context"]), ground.y(row["decode_tok_s"])
+        width = len(text) * _LETTER
+        to_left = x + 12 + width > _WIDTH
+        left = max(x - 12 - width, 0.0) if to_left else x + 12
+        # A line that was stepped over is free on the other side.
+        middle = next(
+            at
+            for at in _around(y)
+            if all(
+                left >= other_right or left + width <= other_left or abs(at - other) >= _LINE
+                for other_left, other_right, other in placed
+            )
+        )
+        placed.append((left, left + width, middle))
+        rows = [{"x": left, "decode_tok_s": ground.fastest * (1 - middle / _HEIGHT), "text": text}]
+        for halo in (True, False):
+            chart: alt.Chart = (
+                alt.Chart(_frame(rows))
+                .mark_text(
+                    align="left",
+                    baseline="middle",
+                    fontSize=11,
+                    fontWeight="bold",
+                    aria=False,
+                    stroke=theme.colour("page") if halo else None,
+                    strokeWidth=4 if halo else 0,
+                )
+                .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
+            )
+            yield chart
+
+
+def _around(y: float) -> Iterator[float]:
+    """Places for a line of words, the nearest first: a little above, then further off."""
+    above = min(max(y - 9, _LINE / 2), _HEIGHT - _LINE / 2)
+    yield above
+    for step in range(1, 20):
+        for at in (above + step * _LINE, above - step * _LINE):
+            if _LINE / 2 <= at <= _HEIGHT - _LINE / 2:
+                yield at
+
+
+# Words
+
+
+def _colour(row: Mapping[str, Any]) -> str:
+    return theme.series(0 if row["graphs"] else 1)
+
+
+def _inferred(row: Mapping[str, Any]) -> bool:
+    return bool(row["status"] == Status.INFERRED.value)
+
+
+def _described(row: Mapping[str, Any]) -> str:
+    """What is read aloud and shown of a cell."""
+    told = []
+    if row["choices"]:
+        told.append(words.listed(row["choices"]))
+    told.append(f"{words.tokens(row['context'])} tokens, {words.settings(row)}")
+    speed = f"{row['decode_tok_s']:.1f} tokens/s"
+    told.append(speed + _interval(row))
+    if row["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value:
+        told.append("no clear difference to the fastest")
+    if row["room"] is not None:
+        told.append(f"{row['room']:.2f} GiB left")
+    if _inferred(row):
+        told.append("follows from a launch, with the speed of another window or share")
+    elif row["speed_cell"] != row["cell_id"]:
+        told.append("with the speed of another window or share")
+    return "; ".join(told)
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row["decode_tok_s_low"], row["decode_tok_s_high"]
+    if low is None or high is None:
+        return ""
+    basis = "" if row["interval_basis"] == LAUNCHES else ", within one launch"
+    return f" (95 %: {low:.1f} to {high:.1f}{basis})"
+
+
+def _summary(leading: pl.DataFrame) -> str:
+    chosen = leading.filter(pl.col("choices").is_not_null())
+    told = []
+    for row in chosen.iter_rows(named=True):
+        speed = f"{row['decode_tok_s']:.1f} tokens/s{_interval(row)}"
+        window = f"{words.tokens(row['context'])} tokens"
+        told.append(
+            f"{words.listed(row['choices'])}: {window} at {speed}, with {words.settings(row)}"
+        )
+    others = leading.height - chosen.height
+    if others:
+        least = shortest(float(leading.select(pl.col("utilization").min()).item()))
+        more = several(others, "more cell leads", "more cells lead")
+        told.append(f"{more}, the least with utilization {least}")
+    tied = (leading["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value).sum()
+    if tied:
+        cells = several(int(tied), "cell is", "cells are")
+        told.append(f"{cells} as fast as the fastest, as far as the launches tell")
+    return " ".join(words.sentence(each) for each in told)
+
+
+def _table(leading: pl.DataFrame) -> pl.DataFrame:
+    rows = leading.head(_TABLE)
+    told = list(rows.iter_rows(named=True))
+    columns: dict[str, Sequence[Any]] = {
+        "context": [row["context"] for row in told],
+        "depth": [row["depth"] for row in told],
+        "graphs": [words.on_off(row["graphs"]) for row in told],
+        "utilization": [shortest(row["utilization"]) for row in told],
+        "further": [words.further(row["extra"]) for row in told],
+        "tokens/s": [f"{row['decode_tok_s']:.1f}" for row in told],
+        "95 %": [_interval(row).removeprefix(" (95 %: ").removesuffix(")") for row in told],
+        "spare GiB": ["" if row["room"] is None else f"{row['room']:.2f}" for row in told],
+        "": [_marks(row) for row in told],
+    }
+    return pl.DataFrame(columns).select(
+        name for name, values in columns.items() if name != "further" or any(values)
+    )
+
+
+def _marks(row: Mapping[str, Any]) -> str:
+    told = list(row["choices"] or ())
+    if row["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value:
+        told.append("as fast as the fastest")
+    if _inferred(row):
+        told.append("inferred")
+    return ", ".join(told)
+
+
+def _legend(cells: pl.DataFrame) -> tuple[tuple[str, str], ...]:
+    leading = cells.filter(pl.col("leads"))
+    graphs = set(leading["graphs"])
+    told = []
+    if True in graphs:
+        told.append(("series-1", "● graphs on"))
+    if False in graphs:
+        told.append(("series-2", "■ graphs off"))
+    if (leading["status"] == Status.INFERRED.value).any():
+        told.append(("muted", "○ open: follows from a launch"))
+    if leading.height < cells.height:
+        told.append(("unknown", "• small: beaten by another cell"))
+    if (leading["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value).any():
+        told.append(("text", "= no clear difference to the fastest"))
+    return tuple(told)
+
+
+def _notes(leading: pl.DataFrame) -> tuple[str, ...]:
+    shares = sorted(leading["utilization"].unique())
+    notes = ["The line is the best that can be had of window and speed at once."]
+    if 1 < len(shares) <= _LINES:
+        notes = [
+            f"The line is the best that can be had, with utilization {shortest(shares[-1])}; "
+            "dashed ones are the best with less."
+        ]
+    rooms = leading["room"].drop_nulls()
+    if not rooms.is_empty():
+        least, most = float(rooms.min()), float(rooms.max())  # type: ignore[arg-type]
+        notes.append(
+            "The larger a mark, the more memory is left beyond one full window: "
+            f"{least:.2f} to {most:.2f} GiB."
+        )
+    if (leading["interval_basis"] != LAUNCHES).any():
+        notes.append(
+            "Intervals within one launch do not hold what launches differ by; the next may lie "
+            "outside."
+        )
+    return tuple(notes)
+
+
+def _frame(rows: Sequence[dict[str, Any]], *names: str) -> pl.DataFrame:
+    if rows:
+        return pl.DataFrame(list(rows), infer_schema_length=None)
+    return pl.DataFrame(schema=dict.fromkeys(names, pl.Float64))
