@@ -116,7 +116,7 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     assert document["contradictions"] == document["contested"] == []
     text = printed(document)
     assert max(len(line) for line in text.splitlines()) <= 80
-    headline = " ".join(text.partition("Frontier")[0].split())
+    headline = " ".join(text.partition("Grid")[0].split())
     apart = "; 1 reference launch)"
     launched = f"; {made} launches, {60 - made} saved{apart}"
     assert headline.endswith(f"{inferred['cells']} inferred{launched}")
@@ -169,6 +169,75 @@ def test_the_status_counts_what_follows_without_a_launch(plain: Path) -> None:
     assert f"  {made} launches so far; inferred cells need none" in stated(found)
     assert "  beside these 1 reference launch" in stated(found)
     assert found["state"] == "finished"
+
+
+def test_the_status_has_the_map_and_the_frontier_of_show(plain: Path) -> None:
+    found = json.loads(json.dumps(state.document(SweepStore.open(plain), plain)))
+    shown = json.loads(json.dumps(result.document(result.load(plain))))
+    same = ("frontier", "choices", "checks", "without_speed", "simulated")
+    assert {name: found[name] for name in same} == {name: shown[name] for name in same}
+    assert found["without_frontier"] is None
+    known = [each for each in found["grid"] if each["status"] != "not_reached"]
+    assert known == shown["grid"]
+    assert len(found["grid"]) == found["planned"] == 60
+    lines = stated(found)
+    assert max(len(line) for line in lines) <= 80
+    assert lines.index("") < len(lines) <= 40
+    titles = [line for line in lines if line.startswith(("Grid", "Frontier"))]
+    assert [title.partition("  ")[0].strip() for title in titles] == [
+        "Grid (simulated)",
+        "Frontier (simulated)",
+    ]
+
+
+def test_before_anything_is_known_the_whole_grid_is_there(tmp_path: Path) -> None:
+    folder = swept(tmp_path, at_most=0)
+    found = state.document(SweepStore.open(folder), folder)
+    assert {each["status"] for each in found["grid"]} == {"not_reached"}
+    assert found["without_frontier"] == "no cell has a measured speed yet"
+    lines = stated(found)
+    assert "depth 2  ..  ..  ..  ..  ..   ..  ..  ..  ..  .." in lines
+    assert ". not tried" in lines
+    assert "No cell has a measured speed yet." in lines
+    document = result.document(result.load(folder))
+    assert document["grid"] == []
+
+
+def test_the_end_of_a_sweep_fits_a_screen(plain: Path) -> None:
+    found = result.load(plain)
+    out = io.StringIO()
+    result.show(found, Console(file=out, width=80), short=True)
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 32
+    assert max(len(line) for line in lines) <= 80
+    order = [
+        next(at for at, line in enumerate(lines) if line.startswith(word))
+        for word in ("rtx5090", "Grid", "Frontier")
+    ]
+    assert order == sorted(order)
+    for word in ("What fits", "How fast", "Checks", "Without a result"):
+        assert word not in out.getvalue()
+    whole = io.StringIO()
+    result.show(found, Console(file=whole, width=80))
+    assert whole.getvalue().startswith(out.getvalue()[: out.getvalue().index("F fastest")])
+    assert "What fits" in whole.getvalue()
+
+
+def test_a_long_frontier_keeps_its_choices_where_it_is_short(plain: Path) -> None:
+    document = result.document(result.load(plain))
+    first = document["frontier"][0]
+    rows = [first | {"cell_id": f"c{number}", "context": 1000 + number} for number in range(30)]
+    choices = [rows[0] | {"choices": ["longest"]}, rows[29] | {"choices": ["fastest"]}]
+    long = document | {"frontier": rows, "choices": choices}
+    out = io.StringIO()
+    terminal.print_show(long, Console(file=out, width=80), short=True)
+    shown = [line.split() for line in out.getvalue().splitlines()]
+    windows = [int(line[0]) for line in shown if line and line[0].startswith("10")]
+    assert 6 <= len(windows) <= 8
+    assert (windows[0], windows[-1]) == (1000, 1029)
+    assert any(1010 <= each <= 1020 for each in windows)
+    told = " ".join(out.getvalue().split())
+    assert f"{30 - len(windows)} more cells on the frontier: `vllm-frontier show`." in told
 
 
 def test_a_search_that_ended_early_says_what_it_did_not_reach(tmp_path: Path) -> None:
@@ -261,6 +330,9 @@ def test_what_runs_now_is_neither_interrupted_nor_a_failure(
     assert found["cells"] == document["cells"]
     assert found["not_reached"] == document["not_reached"]
     assert f"  now: {first.label()} (attempt 1)" in stated(found)
+    (now,) = (each for each in found["grid"] if each["status"] == "running")
+    assert (now["depth"], now["context"], now["graphs"]) == (first.depth, first.context, False)
+    assert "o running now" in " ".join(stated(found))
     monkeypatch.setattr(SweepStore, "writer", lambda store: None)
     over = result.document(result.load(folder))
     assert (over["cells"]["interrupted"], over["not_reached"]) == (2, document["not_reached"])

@@ -247,7 +247,7 @@ def test_the_terminal_shows_it_within_80_columns(tmp_path: Path) -> None:
     tables = lines[1 : next(at for at, line in enumerate(lines) if "Expected time" in line)]
     assert max(len(line.rstrip()) for line in tables) <= 80
     assert any("proof, speed works, >99%" in line for line in tables)
-    assert any(line.startswith("depth 3 graphs") for line in tables)
+    assert any(line.startswith("depth 3  ") for line in tables)
     assert lines[-1] == "Predictions rest on config.json of demo-mtp."
 
 

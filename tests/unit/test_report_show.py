@@ -2,13 +2,11 @@ import io
 import json
 import subprocess
 
-import pytest
 from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.report.commands import recommendation, serve_command
 from vllm_frontier.report.documents import show_document
-from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.report.terminal import print_show
 from vllm_frontier.store.tables import frame
 
@@ -129,59 +127,6 @@ def test_an_empty_sweep_prints() -> None:
     derived = derived_tables(table, measured)
     document = show_document("demo", table, measured, derived["frontier"], derived["boundaries"])
     assert printed(document) == "demo: 0 cells\n\nNo cell has a measured speed yet.\n"
-
-
-def test_the_map_has_a_sign_for_every_cell() -> None:
-    def cell(context: int, utilization: float, status: str, failure: str | None = None) -> dict:
-        return {
-            "depth": 3,
-            "graphs": True,
-            "context": context,
-            "utilization": utilization,
-            "status": status,
-            "failure_class": failure,
-            "extra_axes": [],
-        }
-
-    cells = [
-        cell(1024, 0.8, "measured"),
-        cell(1024, 0.9, "inferred"),
-        cell(2048, 0.8, "inferred", "kv_none"),
-        cell(2048, 0.9, "infeasible", "kv_none"),
-        cell(4096, 0.9, "failed", "killed"),
-    ]
-    out = io.StringIO()
-    Console(file=out, width=80).print(grid_map(cells, "Grid"))
-    lines = out.getvalue().splitlines()
-    assert lines[1] == "One sign a utilization: 0.8 0.9"
-    assert lines[2].split() == ["1024", "2048", "4096"]
-    assert lines[3] == "depth 3 graphs   #+   -x   .!"
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_wide_map_is_cut_into_blocks(width: int) -> None:
-    cells = [
-        {
-            "depth": 0,
-            "graphs": False,
-            "context": 4096 * number,
-            "utilization": utilization / 100,
-            "status": "measured",
-            "failure_class": None,
-            "extra_axes": ["a"],
-            "a": a,
-        }
-        for number in range(1, 41)
-        for utilization in range(80, 99)
-        for a in (1, 2)
-    ]
-    out = io.StringIO()
-    Console(file=out, width=width).print(grid_map(cells, "Grid"))
-    text = out.getvalue()
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert text.count("#") == len(cells) + 1  # and one in the legend
-    assert "a=1" in text
-    assert "a=2" in text
 
 
 ARGUMENTS = (

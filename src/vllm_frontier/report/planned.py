@@ -185,7 +185,8 @@ def show(spec: SweepSpec, console: Console, outputs: Path = Path("outputs")) -> 
             console.print(_PURPOSES_AGAIN, style="dim")
     if _is_predicted(plan):
         console.print()
-        console.print(grid_map(_signs(plan), "Expected (# x launched, + - to be inferred)"))
+        heading = "Expected (# x launched, + - to be inferred)"
+        console.print(grid_map(_signs(plan), heading, whole=True))
     console.print()
     for line in _closing(plan, None if _is_predicted(plan) else unread(spec)):
         console.print(line, markup=False)
