@@ -118,7 +118,8 @@ def _about_windows(least: int, known: pl.DataFrame, end: int, cells: pl.DataFram
     if not refused.is_empty() and cells.filter(pl.col("context") >= least).is_empty():
         classes = refused.group_by("failure_class").len().sort("len", "failure_class")
         count = several(refused.height, "cell", "cells")
-        yield f"of {count} with such a window none works ({classes['failure_class'][-1]})"
+        does = "does" if refused.height == 1 else "do"
+        yield f"{count} with such a window {does} not work ({classes['failure_class'][-1]})"
 
 
 def _about_shares(most: float, least: float, cells: pl.DataFrame) -> Iterator[str]:
