@@ -139,7 +139,7 @@ def _unmeasured(cells: int) -> Text:
 def _in_short(shown: Sequence[Row], leading: int) -> Iterator[Text]:
     """What the marks that occur mean, and how many rows were left out."""
     words = [
-        "F fastest, L longest, B balanced",
+        "F fastest, L longest, B balanced; 95 %: interval of tokens/s",
         "x base: over depth 0 without graphs",
         "spare: GiB of KV cache beyond one window",
     ]
