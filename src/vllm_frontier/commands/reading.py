@@ -120,18 +120,39 @@ def recommend(
 
 @click.command()
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="DIR DIR...")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with pictures into this file, too.",
+)
+@click.option(
+    "--markdown",
+    "--md",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the tables as Markdown into this file, too.",
+)
 @as_json_option
-def compare(folders: tuple[Path, ...], as_json: bool) -> int:
+def compare(
+    folders: tuple[Path, ...], html: Path | None, markdown: Path | None, as_json: bool
+) -> int:
     """Sweeps side by side: cards, quantizations or versions of vLLM.
 
-    The first DIR is the base, the others are held against it.
+    The first DIR is the base, the others are held against it. Nothing is written into their
+    folders.
     """
     from vllm_frontier.report.comparison import document
     from vllm_frontier.report.comparison import terminal as tables
 
     found = document.compare(folders)
+    if html is not None or markdown is not None:
+        from vllm_frontier.report.comparison import page
+
+        page.write(found, html=html, markdown=markdown)
     if as_json:
         print_json(found)
     else:
         tables.show(found, terminal())
+        for path in (html, markdown):
+            if path is not None:
+                click.echo(f"Written: {path}")
     return EXIT_DONE

@@ -14,6 +14,7 @@ FOR_CACHE = "left for KV cache"
 
 _OF_CACHE = (Part.STATE, Part.CACHE, Part.LEFT)
 _SPLIT_BY_WINDOW = (*_OF_CACHE, Part.MISSING)
+_UNTOLD = [part.value for part in (Part.OTHER, Part.NOT_KNOWN, Part.MISSING, Part.STATE, Part.LEFT)]
 ORDER = (
     *(part.value for part in Part if part not in _SPLIT_BY_WINDOW),
     FOR_CACHE,
@@ -24,8 +25,9 @@ ORDER = (
 def matched_memory(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
     """The parts of the memory for every combination of the other axes, in both sweeps.
 
-    What is taken does not depend on the window, so each sweep tells it by one cell of its own: the
-    longest window that was launched, else the longest.
+    What is taken does not depend on the window, so each sweep tells it by one cell of its own: that
+    of which it knows most parts, and of these the longest window. A launch that is refused early
+    tells few parts; what it does not tell is in `other` or `not known`.
 
     Args:
         base: of `memory_split`, of the sweep that is compared with.
@@ -33,9 +35,10 @@ def matched_memory(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
 
     Returns:
         A row per combination and `part`: the axes but `context`, `budget_gib`, `gib` and `source`
-        of the base, the same of the other with `_other`, and `difference` (GiB, other less base;
-        null where one of them lacks the part). Where a sweep does not have the combination, or
-        knows nothing of its memory, its `budget_gib` is null.
+        of the base, the same of the other with `_other`, and `difference` (GiB, other less base).
+        It is null where one of them does not tell the part, and for `other` where not both tell
+        the same parts. Where a sweep does not have the combination, or knows nothing of its
+        memory, its `budget_gib` is null.
     """
     own, others = (_parts(each) for each in (base, other))
     budgets = [each.select(*OTHER_AXES, "budget_gib").unique() for each in (own, others)]
@@ -43,11 +46,18 @@ def matched_memory(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
     told = own.drop("budget_gib").join(
         others.drop("budget_gib"), on=keys, how="full", coalesce=True, suffix="_other"
     )
+    unlike = pl.col("gib").is_null() | pl.col("gib_other").is_null()
+    rest = pl.col("part") == Part.OTHER.value
+    together = (unlike & ~rest).any().over(OTHER_AXES)
     return (
         told.join(budgets[0], on=OTHER_AXES, how="left")
         .join(budgets[1], on=OTHER_AXES, how="left", suffix="_other")
         .with_columns(
-            difference=pl.col("gib_other") - pl.col("gib"),
+            difference=pl.when(rest & together)
+            .then(None)
+            .when(rest)
+            .then(pl.col("gib_other").fill_null(0.0) - pl.col("gib").fill_null(0.0))
+            .otherwise(pl.col("gib_other") - pl.col("gib")),
             _place=pl.col("part").replace_strict(
                 {part: place for place, part in enumerate(ORDER)}, return_dtype=pl.Int64
             ),
@@ -89,10 +99,12 @@ def matched_needs(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
 
 def _parts(split: pl.LazyFrame) -> pl.LazyFrame:
     """The parts of one cell of each combination, those that depend on its window together."""
-    told = matchable(split).with_columns(_launched=~is_inferred())
+    told = matchable(split)
+    parts = pl.col("part").filter(~pl.col("part").is_in(_UNTOLD)).n_unique()
     chosen = (
-        told.select(*AXES, "_launched")
-        .sort("_launched", "context", descending=True)
+        told.group_by(AXES)
+        .agg(_parts=parts, _launched=(~is_inferred()).first())
+        .sort("_parts", "_launched", "context", descending=True)
         .unique(OTHER_AXES, keep="first", maintain_order=True)
         .select(AXES)
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from vllm_frontier.analyze.cell_states import cell_states
 from vllm_frontier.analyze.choices import CHOICES, choices
 from vllm_frontier.analyze.comparison.matching import matched_cells, only_in
 from vllm_frontier.analyze.comparison.memory import matched_memory, matched_needs
@@ -20,8 +21,8 @@ from vllm_frontier.report.comparison import sides as sweeps
 from vllm_frontier.report.comparison.sides import Side
 from vllm_frontier.report.comparison.workloads import Comparable, comparable
 from vllm_frontier.report.documents import objects
-from vllm_frontier.report.pictures import cells as cells_of
 from vllm_frontier.report.wording import several
+from vllm_frontier.store import tables
 
 _OTHER = "_other"
 _CHOSEN = (
@@ -70,7 +71,7 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
     pairs = list(zip(names[1:], found[1:], strict=True))
     base = found[0]
     may = [comparable(base, other) for _, other in pairs]
-    cells = matched_cells([cells_of(each.found).lazy() for each in found])
+    cells = matched_cells([_cells(each) for each in found])
     speeds = [
         _speeds(name, base, other, each) for (name, other), each in zip(pairs, may, strict=True)
     ]
@@ -114,6 +115,13 @@ def _sweep(name: str, side: Side) -> dict[str, Any]:
         "engine_version": " -> ".join(dict.fromkeys(versions)),
         "driver": " -> ".join(drivers) or None,
     }
+
+
+def _cells(side: Side) -> pl.LazyFrame:
+    """Every cell of the grid of a sweep."""
+    found = side.found
+    planned = tables.planned(side.spec.grid.cells())
+    return cell_states(found.trials.lazy(), planned=planned.lazy(), running=found.running.lazy())
 
 
 def _grid(cells: pl.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from vllm_frontier.spec import SweepIdentity, SweepSpec
 from vllm_frontier.store.sweep_store import SweepStore
 
 _CHANGED = " -> "
-_NAME_MAX = 32  # characters
+_NAME_MAX = 24  # characters
 _SIMULATED = "simulated"
+_SEPARATED = re.compile(r"[^\s-]+[\s-]*|[\s-]+")  # words, each with what stands behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +181,12 @@ def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def names(sides: Sequence[Side]) -> list[str]:
     """A short name for each sweep, by what differs between them; no two are equal.
 
-    Card, quantization or model, and version of the engine where these differ; the folder's name
+    Card, model or quantization, and version of the engine where these differ; the folder's name
     where they do not tell all apart; else the folder.
     """
     facets = [_facet(sides, tell) for tell in _FACETS]
+    if facets[0] is None:  # one card in two sizes
+        facets[0] = _facet(sides, _card_and_memory)
     kinds = _facet(sides, lambda side: _SIMULATED if side.found.simulated else "")
     told = [facet for facet in facets if facet is not None]
     for count in range(len(told), 0, -1):
@@ -204,21 +208,21 @@ def _facet(sides: Sequence[Side], tell: Callable[[Side], str]) -> list[str] | No
     told = [tell(side) for side in sides]
     if len(set(told)) == 1:
         return None
-    words = [each.split("-") for each in told]
+    words = [_SEPARATED.findall(each) for each in told]
     shared = 0
     while all(len(each) > shared + 1 for each in words) and (
         len({each[shared] for each in words}) == 1
     ):
         shared += 1
-    return ["-".join(each[shared:]) for each in words]
+    return ["".join(each[shared:]) for each in words]
 
 
 def _card(side: Side) -> str:
     return side.spec.card.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
-def _memory(side: Side) -> str:
-    return f"{shortest(side.spec.card.memory_gib)} GiB"
+def _card_and_memory(side: Side) -> str:
+    return f"{_card(side)} {shortest(side.spec.card.memory_gib)} GiB"
 
 
 def _version(side: Side) -> str:
@@ -231,7 +235,6 @@ _FACETS: tuple[Callable[[Side], str], ...] = (
     lambda side: side.spec.model.name,
     lambda side: side.spec.model.quantization or "unquantized",
     _version,
-    _memory,
 )
 
 

@@ -119,6 +119,8 @@ def _end_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
     sides = [side for row in rows for side in (row["base"], row["other"]) if side is not None]
     known = {side["known"] for side in sides}
     told = []
+    if any(row["reach"] == Reach.OPEN for row in rows):
+        told.append("open: by what is known the ends may lie at the same window")
     if any(side["min_context_fails"] is None and side["max_context_works"] for side in sides):
         told.append(">= nothing longer in the grid is refused")
     if Known.INFERRED in known:
@@ -153,8 +155,7 @@ def _speeds(
     columns(told, tasks)
     for row in rows:
         own, others = row["base"], row["other"]
-        same = own["context"] == others["context"]
-        context = str(own["context"]) if same else f"{own['context']}/{others['context']}"
+        context = words.windows_of(own["context"], others["context"])
         told.add_row(
             str(row["depth"]),
             on_off(row["graphs"]),
@@ -213,6 +214,8 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
         )
     note = "KV: what is left for the KV cache. At the largest share that both sweeps know."
     lines = [note, *words.window_needs(rows, base, name)]
+    if any(part["difference"] is None for row in rows for part in row["parts"]):
+        lines.append("? not told by the launches of one of them.")
     return Group(told, *(Text(line, style=_DIM) for line in lines))
 
 
@@ -220,7 +223,7 @@ def _change(part: Mapping[str, Any] | None) -> str:
     if not part:
         return NONE
     if part["difference"] is None:
-        return "only " + ("base" if part["other"] is None else "other")
+        return "?"
     told = f"{part['difference']:+.2f}"
     return "0" if float(told) == 0 else told
 

@@ -10,6 +10,7 @@ from vllm_frontier.analyze.comparison.memory import ORDER
 from vllm_frontier.analyze.comparison.windows import Reach
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
+from vllm_frontier.report.plots.words import short_tokens
 from vllm_frontier.report.wording import several
 
 _NONE = "-"
@@ -38,6 +39,14 @@ def of_sweep(sweep: Mapping[str, Any]) -> str:
     state = _STATES[sweep["state"]] if sweep["reason"] is None else "stopped by its budget"
     cells = f"{sweep['done']} of {several(sweep['planned'], 'cell', 'cells')}"
     return f"{sweep['name']}: {sweep['folder']}, {state}, {cells}"
+
+
+def windows_of(base: int, other: int) -> str:
+    """The windows of two cells, where a line has little room."""
+    if base == other:
+        return str(base)
+    short = short_tokens((base, other))
+    return f"{short[base]}/{short[other]}"
 
 
 def only_in(document: Mapping[str, Any]) -> Iterator[str]:

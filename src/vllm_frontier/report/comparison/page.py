@@ -1,0 +1,322 @@
+"""Sweeps side by side as a page of HTML and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vllm_frontier.analyze.comparison.memory import FOR_CACHE
+from vllm_frontier.analyze.intervals import RUNS
+from vllm_frontier.errors import StoreError
+from vllm_frontier.grid import shortest
+from vllm_frontier.report.comparison import words
+from vllm_frontier.report.pages import drawn, frame
+from vllm_frontier.report.pages.tabular import NONE, Table, fixed, from_rows, grouped, on_off
+from vllm_frontier.report.plain_table import extra_axes
+from vllm_frontier.report.plots import comparison as plots
+from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.store import atomic
+
+Document = Mapping[str, Any]
+
+
+def write(
+    document: Document,
+    *,
+    html: Path | None = None,
+    markdown: Path | None = None,
+    at: datetime | None = None,
+) -> None:
+    """Write the page, or the same without pictures for a pull request or a wiki, or both.
+
+    Args:
+        document: from `document.compare`.
+        html: file of the page, which is replaced.
+        markdown: file of the Markdown, which is replaced.
+        at: the time that they bear; None: now.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
+    context = _context(document, at)
+    if html is not None:
+        pictures = [drawn.picture(each) for each in figures_of(document)]
+        _write(html, frame.html("compare.html.j2", {**context, "pictures": pictures}))
+    if markdown is not None:
+        _write(markdown, frame.markdown_page("compare.md.j2", context))
+
+
+def figures_of(document: Document) -> list[Figure]:
+    """The pictures that there is something to show for."""
+    names = [each["name"] for each in document["sweeps"]]
+    base = document["base"]
+    simulated = all(each["simulated"] for each in document["sweeps"])
+    found: list[Figure | None] = []
+    if document["windows"]:
+        told = " ".join(
+            f"{name} against {base}: {words.windows(_against(document['windows'], name))}"
+            for name in names[1:]
+        )
+        found.append(plots.windows(document["windows"], names, told, simulated=simulated))
+    for speeds in document["speeds"]:
+        if speeds["rows"]:
+            told = words.speeds(speeds, base)
+            found.append(plots.ratios(speeds, base, told, simulated=simulated))
+    for name in names[1:]:
+        rows = words.at_largest_share(_against(document["memory"], name))
+        told = " ".join([_cache_words(rows, base, name), *words.window_needs(rows, base, name)])
+        found.append(plots.memory(rows, base, name, told, simulated=simulated))
+    return [each for each in found if each is not None]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        atomic.write_text(path, text)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _against(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["against"] == name]
+
+
+def _cache_words(rows: list[Mapping[str, Any]], base: str, name: str) -> str:
+    """How much more or less is left for the KV cache."""
+    gaps = [
+        part["difference"]
+        for row in rows
+        for part in row["parts"]
+        if part["part"] == FOR_CACHE and part["difference"] is not None
+    ]
+    if not gaps:
+        return "What is left for the KV cache is not known of both."
+    low, high = min(gaps), max(gaps)
+    span = f"{low:+.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:+.2f} to {high:+.2f}"
+    if max(abs(low), abs(high)) < 0.005:
+        return f"As much is left for the KV cache in {name} as in {base}."
+    return f"For the KV cache {span} GiB are left in {name} over {base}."
+
+
+def _context(document: Document, at: datetime | None) -> dict[str, Any]:
+    names = [each["name"] for each in document["sweeps"]]
+    parts = []
+    for name, speeds in zip(names[1:], document["speeds"], strict=True):
+        parts.append(
+            {
+                "name": name,
+                "reason": speeds["reason"],
+                "answer": [
+                    words.windows(_against(document["windows"], name)),
+                    *_fast(speeds, document),
+                ],
+                "windows": _windows(document, name),
+                "speeds": _speeds(document, speeds) if speeds["rows"] else None,
+                "notes": speeds["notes"],
+                "memory": _memory(document, name),
+            }
+        )
+    return {
+        "title": f"{words.listed(names[1:])} against {names[0]}",
+        "simulated": all(each["simulated"] for each in document["sweeps"]),
+        "base": names[0],
+        "at": (at or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+        "sweeps": [words.of_sweep(each) for each in document["sweeps"]],
+        "notes": [*document["notes"], *words.only_in(document)],
+        "differences": _differences(document),
+        "against": parts,
+        "choices": _choices(document),
+        "every": _every(document),
+    }
+
+
+def _fast(speeds: Mapping[str, Any], document: Document) -> Iterator[str]:
+    if speeds["reason"] is not None:
+        yield f"Speeds are not compared: {speeds['reason']}."
+    elif speeds["rows"]:
+        yield words.speeds(speeds, document["base"])
+    else:
+        yield "No cell works in both that has a speed in both."
+
+
+def _differences(document: Document) -> Table | None:
+    if not document["differences"]:
+        return None
+    names = [each["name"] for each in document["sweeps"]]
+    columns = [("setting", False), *((name, False) for name in names)]
+    rows = [
+        [each["word"], *(words.value(each["values"][name]) for name in names)]
+        for each in document["differences"]
+    ]
+    return from_rows("What differs", columns, rows)
+
+
+def _places(rows: list[dict[str, Any]]) -> tuple[list[tuple[str, bool]], list[str]]:
+    """The columns of the axes but context, and the further ones by name."""
+    extra = extra_axes(rows)
+    columns = [("depth", True), ("graphs", False), ("utilization", True)]
+    return [*columns, *((name, False) for name in extra)], extra
+
+
+def _place(row: Mapping[str, Any], extra: list[str]) -> list[str]:
+    further = [words.value(row[name]) if name in row else NONE for name in extra]
+    return [str(row["depth"]), on_off(row["graphs"]), shortest(row["utilization"]), *further]
+
+
+def _windows(document: Document, name: str) -> Table:
+    rows, base = _against(document["windows"], name), document["base"]
+    columns, extra = _places(rows)
+    ends = [
+        (f"{of}, {what}", True) for of in (base, name) for what in ("works up to", "refused from")
+    ]
+    columns += [*ends, ("difference", True), ("%", True), (name, False), ("known by", False)]
+    told = []
+    for row in rows:
+        sides = [row["base"], row["other"]]
+        figures = [
+            "not in grid" if side is None else grouped(side[key])
+            for side in sides
+            for key in ("max_context_works", "min_context_fails")
+        ]
+        known = [NONE if side is None else side["known"] for side in sides]
+        told.append(
+            [
+                *_place(row, extra),
+                *figures,
+                NONE if row["difference"] is None else f"{row['difference']:+,d}",
+                NONE if row["share"] is None else f"{row['share']:+.1%}",
+                words.reach(row["reach"], base, name),
+                known[0] if known[0] == known[1] else " / ".join(known),
+            ]
+        )
+    return from_rows(f"Longest window that works: {name} against {base}", columns, told)
+
+
+def _speeds(document: Document, speeds: Mapping[str, Any]) -> Table:
+    rows, base, name = speeds["rows"], document["base"], speeds["against"]
+    extra = extra_axes(rows)
+    tasks = sorted({task for row in rows for task in row["tasks"]})
+    columns = [("depth", True), ("graphs", False), *((each, False) for each in extra)]
+    columns += [("measured at", False), (base, True), (name, True), ("ratio", True)]
+    columns += [("95 %", True), ("verdict", False)]
+    columns += [
+        (f"{task}: {what}", what == "ratio") for task in tasks for what in ("ratio", "verdict")
+    ]
+    told = []
+    for row in rows:
+        own, others = row["base"], row["other"]
+        at = grouped(own["context"])
+        if own["context"] != others["context"]:
+            at += f" / {grouped(others['context'])}"
+        of_tasks = [row["tasks"].get(task) for task in tasks]
+        told.append(
+            [
+                str(row["depth"]),
+                on_off(row["graphs"]),
+                *(words.value(row[each]) if each in row else NONE for each in extra),
+                at + ("" if row["same_cell"] else " ~"),
+                fixed(own["decode_tok_s"], 1) + (" !" if own["broken"] else ""),
+                fixed(others["decode_tok_s"], 1) + (" !" if others["broken"] else ""),
+                fixed(row["ratio"], 3),
+                _interval(row),
+                row["verdict"],
+                *(
+                    text
+                    for each in of_tasks
+                    for text in (
+                        (NONE, NONE)
+                        if each is None
+                        else (f"{fixed(each['ratio'], 3)} ({_interval(each)})", each["verdict"])
+                    )
+                ),
+            ]
+        )
+    return from_rows(f"Decode speed, tokens/s: {name} against {base}", columns, told)
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if row["ratio_low"] is None:
+        return NONE
+    mark = "*" if row["basis"] == RUNS else ""
+    return f"{row['ratio_low']:.3f}–{row['ratio_high']:.3f}{mark}"
+
+
+def _memory(document: Document, name: str) -> Table | None:
+    rows, base = _against(document["memory"], name), document["base"]
+    if not rows:
+        return None
+    columns, extra = _places(rows)
+    columns += [("part", False), (f"{base}, GiB", True), (f"{name}, GiB", True)]
+    columns += [("difference", True), ("known by", False)]
+    told = []
+    for row in rows:
+        for part in row["parts"]:
+            sources = [part[f"{side}_source"] or NONE for side in ("base", "other")]
+            gap = part["difference"]
+            told.append(
+                [
+                    *_place(row, extra),
+                    part["part"],
+                    fixed(part["base"], 2),
+                    fixed(part["other"], 2),
+                    NONE if gap is None else f"{gap:+.2f}",
+                    sources[0] if sources[0] == sources[1] else " / ".join(sources),
+                ]
+            )
+    return from_rows(f"Memory: {name} against {base}", columns, told)
+
+
+def _choices(document: Document) -> Table:
+    cells = [
+        (each["choice"], name, cell)
+        for each in document["choices"]
+        for name, cell in each["sweeps"].items()
+    ]
+    extra = extra_axes([cell for *_, cell in cells if cell is not None])
+    columns = [("choice", False), ("sweep", False), ("window", True), ("depth", True)]
+    columns += [("graphs", False), ("utilization", True), *((name, False) for name in extra)]
+    columns += [("tokens/s", True), ("95 %", True), ("spare, GiB", True)]
+    told = []
+    for choice, name, cell in cells:
+        if cell is None:
+            told.append([choice, name, *(NONE for _ in columns[2:])])
+            continue
+        low, high = cell["decode_tok_s_low"], cell["decode_tok_s_high"]
+        within = "*" if cell["interval_basis"] == RUNS else ""
+        told.append(
+            [
+                choice,
+                name,
+                grouped(cell["context"]),
+                *_place(cell, extra),
+                fixed(cell["decode_tok_s"], 1),
+                NONE if low is None else f"{low:.1f}–{high:.1f}{within}",
+                fixed(cell["kv_headroom_gib"], 2),
+            ]
+        )
+    return from_rows("Choices of each sweep", columns, told)
+
+
+def _every(document: Document) -> Table:
+    rows = document["grid"]
+    names = [each["name"] for each in document["sweeps"]]
+    columns, extra = _places(rows)
+    columns = [("context", True), *columns, *((name, False) for name in names)]
+    told = [
+        [
+            grouped(row["context"]),
+            *_place(row, extra),
+            *(_state(row, name) for name in names),
+        ]
+        for row in rows
+    ]
+    return from_rows("Every cell", columns, told)
+
+
+def _state(row: Mapping[str, Any], name: str) -> str:
+    state = row["states"].get(name)
+    if state is None:
+        return "not in grid"
+    reason = row["failure_classes"].get(name)
+    return state if reason is None else f"{state}: {reason}"
