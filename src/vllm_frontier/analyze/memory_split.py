@@ -141,6 +141,7 @@ def _typical(cells: pl.LazyFrame) -> pl.LazyFrame:
     others = {name: pl.col(name).median().over(_SAME) for name in _TOLD}
     base = pl.col("weights_gib").filter(pl.col("depth") == 0).median().over("extra")
     needed = pl.col("kv_available_gib") * pl.col("context") / pl.col("kv_tokens")
+    needed = pl.when(needed > 0).then(needed)
     return cells.with_columns(
         *(pl.coalesce(name, other).alias(f"_{name}") for name, other in others.items()),
         base_weights=base,
@@ -202,13 +203,14 @@ def _predicted(cells: pl.DataFrame, found: tuple[Floats, Floats, float] | None) 
     depths = cells["depth"].cast(pl.Float64).to_numpy()
     whole = _rows(cells["context"].to_numpy(), depths)
     state = _rows(np.zeros(len(depths), dtype=np.int64), depths)
+    needs = whole @ figures
     needed_sd, state_sd = (_error(rows, inverse, sd) for rows in (whole, state))
     states = state @ figures
     clear = (state_sd <= _SURE_GIB) & (states > np.maximum(2 * state_sd, _LEAST_GIB))
     return pl.DataFrame(
         {
             "_row": cells["_row"],
-            "_needed_gib": np.where(needed_sd <= _SURE_GIB, whole @ figures, np.nan),
+            "_needed_gib": np.where((needed_sd <= _SURE_GIB) & (needs > 0), needs, np.nan),
             "_state_gib": np.where(clear, states, np.nan),
         }
     ).with_columns(pl.col("_needed_gib", "_state_gib").fill_nan(None))
