@@ -36,8 +36,8 @@ def gain_parts(groups: pl.DataFrame) -> pl.DataFrame:
         or without graphs: the speeds of `CORNERS` (tokens/s); the factors `STEPS`, and of each
         `NAME_verdict`, whether it is beyond doubt (`faster`, `slower`, `no clear difference`);
         `interaction` (`total` over the product of what each gives alone: below 1, they are worth
-        less together); `missing` (list; the `CORNERS` without a speed). What cannot be told is
-        null.
+        less together); `missing` (list; the `CORNERS` without a speed); `broken` (whether what is
+        written at that depth is broken). What cannot be told is null.
     """
     wide = _corners(groups)
     ratios = {name: pl.col(one) / pl.col(other) for name, (one, other) in STEPS.items()}
@@ -51,15 +51,16 @@ def gain_parts(groups: pl.DataFrame) -> pl.DataFrame:
     for name, (one, other) in STEPS.items():
         found = _with_verdict(found, groups, name, one, other)
     told = [each for name in STEPS for each in (name, f"{name}_verdict")]
-    return found.select(*_KEYS, *CORNERS, *told, "interaction", "missing").sort(
+    return found.select(*_KEYS, *CORNERS, *told, "interaction", "missing", "broken").sort(
         _KEYS, nulls_last=False
     )
 
 
 def _corners(groups: pl.DataFrame) -> pl.DataFrame:
     """Speed and name of the four settings, in a row for each depth that drafts."""
-    cells = groups.select(*_KEYS, "graphs", "decode_tok_s", "cell_id")
-    found = cells.filter(pl.col("depth") > 0).select(_KEYS).unique()
+    cells = groups.select(*_KEYS, "graphs", "decode_tok_s", "cell_id", "broken")
+    broken = (pl.col("broken") > 0).any()
+    found = cells.filter(pl.col("depth") > 0).group_by(_KEYS).agg(broken)
     for name, (graphs, deep) in zip(
         CORNERS, ((False, False), (True, False), (False, True), (True, True)), strict=True
     ):

@@ -10,6 +10,7 @@ from vllm_frontier.analyze.gain_parts import gain_parts
 from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.analyze.speed_groups import speed_groups
 from vllm_frontier.analyze.standing import standing
+from vllm_frontier.analyze.timeline import launch_order
 from vllm_frontier.analyze.worth import acceptance_by_position, depth_steps, pays_up_to
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.report.plots.acceptance import acceptance
@@ -19,6 +20,7 @@ from vllm_frontier.report.plots.frontier import frontier
 from vllm_frontier.report.plots.gain import gain
 from vllm_frontier.report.plots.memory import memory
 from vllm_frontier.report.plots.speed import speed
+from vllm_frontier.report.plots.timeline import timeline
 from vllm_frontier.report.result import Result
 from vllm_frontier.store import tables
 
@@ -35,6 +37,7 @@ def pictures(found: Result) -> list[Figure]:
         what_leads(found, split),
         *speeds(found),
         where_memory_goes(found, split),
+        over_time(found),
     ]
     return [each for each in made if each is not None]
 
@@ -76,3 +79,9 @@ def speeds(found: Result) -> list[Figure | None]:
         gain(gain_parts(groups), simulated=found.simulated),
         acceptance(positions, depth_steps(groups), pays_up_to(groups), simulated=found.simulated),
     ]
+
+
+def over_time(found: Result) -> Figure | None:
+    """The launches in order."""
+    launches = launch_order(found.trials.lazy(), found.runs.lazy())
+    return timeline(launches, found.checks, simulated=found.simulated)

@@ -17,6 +17,7 @@ from vllm_frontier.report.plots.setting import (
     further,
     graphs,
     heading,
+    panel_title,
     task_name,
     title,
 )
@@ -33,6 +34,7 @@ _MOST_PANELS = 11
 _DODGE = 0.012
 _SHARE = "format(datum.value * 100, '.0f') + ' %'"
 _SIGNED = "format(datum.value * 100, abs(datum.value) < 1e-9 ? '.0f' : '+.0f') + ' %'"
+_ALL_LABELS = 10  # depths whose figures stand beside each other without overlap
 _SUBTITLE_HEIGHT = 30  # pixels
 _BESIDE = 0.12  # of a step; signs with and without graphs stand beside each other
 
@@ -116,11 +118,10 @@ def _accepted_panel(part: pl.DataFrame, tasks: list[str]) -> Panel:
                 shape=SHAPES[number % len(SHAPES)], size=55, color=colour, filled=True, opacity=1
             ).encode(description=alt.Description("words:N")),
         ]
-    above = ", ".join(
-        each for each in ("accepted, by task", further(part["extra"].item(0))) if each
-    )
     return alt.LayerChart(layer=layers).properties(
-        title=above, width=theme.PANEL_WIDTH, height=theme.PANEL_HEIGHT
+        title=panel_title("accepted, by task", further(part["extra"].item(0))),
+        width=theme.PANEL_WIDTH,
+        height=theme.PANEL_HEIGHT,
     )
 
 
@@ -157,7 +158,9 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
         alt.X(
             f"{name}:Q",
             title="tokens drafted per step",
-            axis=alt.Axis(values=depths, format="d", grid=False),
+            axis=alt.Axis(
+                values=depths, format="d", grid=False, labelOverlap=len(depths) > _ALL_LABELS
+            ),
             scale=x_scale,
         )
         for name in ("middle", "depth")
@@ -180,17 +183,19 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
         if not last.is_empty():
             shift = (_DODGE if on else -_DODGE) * span * both
             layers.append(_end(last.row(0, named=True), on, shift, x_scale))
-    above = ", ".join(each for each in (heading(row["task"]), further(row["extra"])) if each)
     return alt.LayerChart(layer=layers).properties(
-        title=alt.TitleParams(above, subtitle=_ends_words(own), subtitleColor=theme.colour("text")),
+        title=panel_title(heading(row["task"]), *_ends_words(own), further(row["extra"])),
         width=theme.PANEL_WIDTH,
         height=theme.PANEL_HEIGHT + _SUBTITLE_HEIGHT,
     )
 
 
 def _zero(scale: alt.Scale) -> alt.Chart:
-    base = alt.Chart(pl.DataFrame({"zero": [0.0]})).encode(y=alt.Y("zero:Q", scale=scale))
-    return base.mark_rule(color=theme.colour("muted"), aria=False)
+    rule = alt.Chart(pl.DataFrame({"zero": [0.0]})).mark_rule(
+        color=theme.colour("muted"), aria=False
+    )
+    zero: alt.Chart = rule.encode(y=alt.Y("zero:Q", scale=scale))
+    return zero
 
 
 def _steps(
@@ -236,20 +241,21 @@ def _end(end: Mapping[str, Any], on: bool, shift: float, scale: alt.Scale) -> al
     """A line across the panel at the last depth that pays."""
     words = f"{graphs(on)}: {_end_words(end)}"
     told = pl.DataFrame({"at": [end["pays_up_to"] + shift], "words": [words]})
-    base = alt.Chart(told).encode(
-        x=alt.X("at:Q", scale=scale), description=alt.Description("words:N")
-    )
-    return base.mark_rule(
+    rule = alt.Chart(told).mark_rule(
         color=theme.colour(GRAPHS[on]),
         strokeWidth=5,
         opacity=0.35,
         strokeDash=[1, 0] if on else [5, 3],
     )
+    end_rule: alt.Chart = rule.encode(
+        x=alt.X("at:Q", scale=scale), description=alt.Description("words:N")
+    )
+    return end_rule
 
 
 def _end_words(end: Mapping[str, Any]) -> str:
     if end["still_gains"]:
-        return f"still gains at {end['deepest']}, not measured beyond"
+        return f"still gains at {end['deepest']}, the deepest"
     if end["pays_up_to"] == 0:
         return "drafting does not pay"
     return f"pays up to {end['pays_up_to']}"
@@ -259,7 +265,7 @@ def _ends_words(own: pl.DataFrame) -> list[str]:
     """A line for graphs on and off, one where both are alike."""
     told = {row["graphs"]: _end_words(row) for row in own.iter_rows(named=True)}
     if len(set(told.values())) == 1 and len(told) == 2:
-        return [*set(told.values()), ""]
+        return list(set(told.values()))
     return [f"{graphs(on)}: {told[on]}" for on in (True, False) if on in told]
 
 
@@ -290,26 +296,37 @@ def _accepted_summary(positions: pl.DataFrame) -> Iterator[str]:
 
 
 def _ends_summary(ends: pl.DataFrame) -> Iterator[str]:
-    """Where it ends, for all tasks together and for those where it ends elsewhere."""
+    """Where it ends, for all tasks together and for those where it ends elsewhere.
+
+    What is told alike of several settings is told once.
+    """
     several = ends["task"].n_unique() > 2
     overall = ends.filter(pl.col("task").is_null()) if several else ends.drop_nulls("task")
+    alike: dict[str, list[str]] = {}
     for row in overall.iter_rows(named=True):
-        where = ", ".join(
-            each
-            for each in (task_name(row["task"]), graphs(row["graphs"]), further(row["extra"]))
-            if each
-        )
         others = ends.filter(
             pl.col("task").is_not_null(),
             pl.col("pays_up_to") != row["pays_up_to"],
             graphs=row["graphs"],
             extra=row["extra"],
         )
-        sentence = f"{where[0].upper()}{where[1:]}: {_long_end(row)}"
+        told = _long_end(row)
         if several and not others.is_empty():
             each = (f"{one['task']} {_end_words(one)}" for one in others.iter_rows(named=True))
-            sentence += f" (but {', '.join(each)})"
-        yield f"{sentence}."
+            told += f" (but {', '.join(each)})"
+        alike.setdefault(told, []).append(_where(row))
+    for told, where in alike.items():
+        settings = " and ".join(where)
+        yield f"{settings[0].upper()}{settings[1:]}: {told}."
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    words = (
+        task_name(row["task"]) if row["task"] else "",
+        graphs(row["graphs"]),
+        further(row["extra"]),
+    )
+    return ", ".join(each for each in words if each)
 
 
 def _long_end(end: Mapping[str, Any]) -> str:

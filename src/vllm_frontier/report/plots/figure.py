@@ -8,7 +8,7 @@ from typing import TypeAlias
 import altair as alt
 import polars as pl
 
-Panel: TypeAlias = "alt.Chart | alt.LayerChart"
+Panel: TypeAlias = "alt.Chart | alt.LayerChart | alt.VConcatChart"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from vllm_frontier.report.plots.setting import (
     further,
     graphs,
     heading,
+    panel_title,
     task_name,
     title,
 )
@@ -42,6 +43,7 @@ _AFTER = {"then_speculation": "graphs_first", "then_graphs": "speculation_first"
 _UNSURE = " ≈"
 _TICKS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _MOST_TICKS = 6
+_BROKEN = "output is broken"
 _NEAR = 0.02  # interactions that are not worth a word
 _MOST_PANELS = 8
 
@@ -75,8 +77,13 @@ def gain(parts: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
 
 
 def _best(known: pl.DataFrame) -> dict[str, Any]:
-    """The fastest depth that drafts, over all tasks; where it can be, one with all corners."""
+    """The fastest depth that drafts, over all tasks.
+
+    Where it can be, one whose output is not broken, and with all corners.
+    """
     overall = known.filter(pl.col("task").is_null())
+    sane = overall.filter(~pl.col("broken"))
+    overall = overall if sane.is_empty() else sane
     complete = overall.filter(pl.col("missing").list.len() == 0)
     rows = overall if complete.is_empty() else complete
     speed = pl.max_horizontal("both", "speculation_only")
@@ -145,7 +152,7 @@ def _panel(row: Mapping[str, Any], domain: tuple[float, float]) -> Panel:
     ]
     where = f"{heading(row['task'])}, {drafted(row['depth'])}"
     return alt.LayerChart(layer=layers).properties(
-        title=", ".join(each for each in (where, further(row["extra"])) if each),
+        title=panel_title(where, further(row["extra"])),
         width=theme.PANEL_WIDTH,
         height=_STEP_HEIGHT * len(bars) + 60,
     )
@@ -163,21 +170,23 @@ def _corner(name: str, depth: int) -> str:
 def _words(row: Mapping[str, Any], name: str) -> str:
     one, other = (_corner(each, row["depth"]) for each in STEPS[name])
     told = f"{task_name(row['task'])}, {_NAMES[name]}: {factor(row[name])} ({one}, over {other})"
-    return f"{told}, {row[f'{name}_verdict']}" if row[f"{name}_verdict"] else told
+    told += f", {row[f'{name}_verdict']}" if row[f"{name}_verdict"] else ""
+    return f"{told}; {_BROKEN}" if row["broken"] else told
 
 
 def _missing(row: Mapping[str, Any]) -> str:
     """Which launches are missing, in words; empty where none is."""
-    return " and ".join(_corner(name, row["depth"]) for name in row["missing"])
+    return "; ".join(_corner(name, row["depth"]) for name in row["missing"])
 
 
 def _summary(row: Mapping[str, Any]) -> str:
-    over = f"Over {ALL_TASKS}, {drafted(row['depth'])}"
+    axes = further(row["extra"])
+    over = f"Over {ALL_TASKS}, {drafted(row['depth'])}" + (f", {axes}" if axes else "")
     if row["total"] is None:
         alone = [f"{_NAMES[name]} {factor(row[name])}" for name in STEPS if row[name] is not None]
         return (
-            f"{over}: {', '.join(alone)}. How much is the graphs' and how much the speculation's "
-            f"cannot be told: there is no speed of {_missing(row)}."
+            f"{over}: {', '.join(alone)}. How much of the gain is the graphs' cannot be told "
+            f"without a speed of: {_missing(row)}."
         )
     told = f"{over}, with graphs: {factor(row['total'])} of no speculation without graphs"
     orders = []
@@ -191,8 +200,9 @@ def _summary(row: Mapping[str, Any]) -> str:
             )
     told += f": {'; or the other way round, '.join(orders)}. " if orders else ". "
     if row["interaction"] is None:
-        return f"{told}Without a speed of {_missing(row)} only that can be told."
-    return told + _interaction(row)
+        return f"{told}More cannot be told without a speed of: {_missing(row)}."
+    told += _interaction(row)
+    return f"{told} But its {_BROKEN}." if row["broken"] else told
 
 
 def _interaction(row: Mapping[str, Any]) -> str:
@@ -220,11 +230,12 @@ def _table(known: pl.DataFrame) -> pl.DataFrame:
             "both over the product": "–"
             if row["interaction"] is None
             else factor(row["interaction"]),
+            "beware": _BROKEN if row["broken"] else "",
         }
         for row in known.filter(pl.col("task").is_null()).iter_rows(named=True)
     ]
     table = pl.DataFrame(rows)
-    return table if any(table["further axes"]) else table.drop("further axes")
+    return table.drop(name for name in ("further axes", "beware") if not any(table[name]))
 
 
 def _legend(chosen: pl.DataFrame) -> tuple[tuple[str, str], ...]:

@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 
 import altair as alt
+import polars as pl
 import vl_convert as vlc
 
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
 
+_LINE = 17  # pixels of a line of the legend
 _SCALE = 2.0  # pixels of a PNG for one of the chart
 _COLUMNS = 3
+_FIT = {"type": "fit", "contains": "padding"}
 _PLACES = re.compile(r' (?:d|transform|x2?|y2?|width|height)="[^"]*"')
 _LONG = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
@@ -20,17 +23,23 @@ _LONG = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 def panels(figure: Figure) -> list[str]:
     """Every panel as SVG to stand in a page, which must define the colours of `theme`.
 
-    A panel is as wide as its chart says, axes and legends included.
+    A panel is as wide as its chart says, axes and legends included. One whose parts stand below
+    each other is as wide as these and their axes.
     """
-    return [_svg(panel, autosize={"type": "fit", "contains": "padding"}) for panel in figure.panels]
+    return [
+        _svg(panel, autosize=None if isinstance(panel, alt.VConcatChart) else _FIT)
+        for panel in figure.panels
+    ]
 
 
 def svg_file(figure: Figure) -> str:
     """The whole picture as an SVG file of its own, on a light ground."""
-    whole = alt.concat(*figure.panels, columns=min(_COLUMNS, len(figure.panels)))
-    whole = whole.properties(title=figure.title, padding=12).resolve_scale(
-        color="independent", shape="independent"
-    )
+    drawn: alt.ConcatChart | alt.VConcatChart = alt.concat(
+        *figure.panels, columns=min(_COLUMNS, len(figure.panels))
+    ).resolve_scale(color="independent", shape="independent")
+    if figure.legend:
+        drawn = alt.vconcat(drawn, _legend(figure), spacing=16)
+    whole = drawn.properties(title=figure.title, padding=12)
     return theme.resolved(_svg(whole, background=theme.colour("page")))
 
 
@@ -40,8 +49,31 @@ def png_file(svg: str) -> bytes:
     return image
 
 
+def _legend(figure: Figure) -> alt.LayerChart:
+    """What colours and signs mean, a line each; a page tells it in words of its own."""
+    rows = []
+    for place, (colour, told) in enumerate(figure.legend):
+        sign, words = _sign(told)
+        rows.append({"line": place, "sign": sign, "words": words, "colour": theme.colour(colour)})
+    line = alt.Y("line:O", axis=None)
+    base = alt.Chart(pl.DataFrame(rows), height=_LINE * len(rows))
+    signs = base.mark_text(align="center", fontSize=12, aria=False).encode(
+        x=alt.value(6), y=line, text="sign:N", color=alt.Color("colour:N", scale=None)
+    )
+    words = base.mark_text(align="left", fontSize=11).encode(
+        x=alt.value(18), y=line, text="words:N"
+    )
+    return alt.LayerChart(layer=[signs, words], view=alt.ViewConfig(stroke=None))
+
+
+def _sign(told: str) -> tuple[str, str]:
+    """The sign with which words of a legend begin, or a square, and the words."""
+    first, _, rest = told.partition(" ")
+    return (first, rest) if len(first) == 1 and rest and not first.isdigit() else ("■", told)
+
+
 def _svg(
-    chart: Panel | alt.ConcatChart,
+    chart: Panel | alt.ConcatChart | alt.VConcatChart,
     *,
     background: str | None = None,
     autosize: Mapping[str, str] | None = None,

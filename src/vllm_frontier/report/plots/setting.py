@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import altair as alt
+
+from vllm_frontier.report.plots import theme
+
 ALL_TASKS = "all tasks"
 SIMULATED = "simulated"
 GRAPHS = {True: "series-1", False: "series-2"}
@@ -25,6 +29,12 @@ def task_name(task: str | None) -> str:
 def heading(task: str | None) -> str:
     """What stands above the panel of a task."""
     return f"{ALL_TASKS} (median)" if task is None else task
+
+
+def panel_title(above: str, *below: str) -> alt.TitleParams:
+    """The title of a panel, and what stands below it, a line each; empty ones are left out."""
+    lines = [line for line in below if line]
+    return alt.TitleParams(above, subtitle=lines, subtitleColor=theme.colour("text"))
 
 
 def further(extra: str | None) -> str:

@@ -21,6 +21,7 @@ from vllm_frontier.report.plots.setting import (
     graphs,
     heading,
     interval_words,
+    panel_title,
     setting,
     speed_words,
     task_name,
@@ -128,7 +129,7 @@ def _panel(part: pl.DataFrame, top: float) -> Panel:
     x = alt.X(
         "x:Q",
         title=_DEPTHS,
-        axis=alt.Axis(values=depths, format="d", grid=False),
+        axis=alt.Axis(values=depths, format="d", grid=False, labelOverlap=len(depths) > 10),
         scale=alt.Scale(domain=[first - pad, last + pad], nice=False, zero=False),
     )
     y_scale = alt.Scale(domain=[0, top], nice=False, zero=True)
@@ -142,9 +143,12 @@ def _panel(part: pl.DataFrame, top: float) -> Panel:
         if not rows.is_empty():
             layers += _series(rows, on, x, y, low)
     row = part.row(0, named=True)
-    above = ", ".join(each for each in (heading(row["task"]), further(row["extra"])) if each)
     chart = alt.LayerChart(layer=layers)
-    return chart.properties(title=above, width=theme.PANEL_WIDTH, height=theme.PANEL_HEIGHT)
+    return chart.properties(
+        title=panel_title(heading(row["task"]), further(row["extra"])),
+        width=theme.PANEL_WIDTH,
+        height=theme.PANEL_HEIGHT,
+    )
 
 
 def _baseline(part: pl.DataFrame, scale: alt.Scale) -> list[alt.Chart]:
