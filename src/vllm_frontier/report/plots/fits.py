@@ -20,6 +20,7 @@ _PANELS = 36
 _MARGIN = 46  # pixels beside the cells: the depths and the axis' title
 _ROWS = (15, 30)  # pixels of a row, least and most
 _TALL = 240  # pixels of all rows
+_FAINT = 0.15  # of the colour in cells that were not launched
 _GAP = 1.0  # pixels around a cell
 
 _COLOURS = {
@@ -161,7 +162,11 @@ def _panel(cells: pl.DataFrame, boundaries: pl.DataFrame, scale: Windows) -> Pan
         "filled",
         "sign",
         "description",
-        untried=pl.col("state") == CellState.NOT_TRIED.value,
+        opacity=pl.when("filled")
+        .then(1.0)
+        .when(pl.col("state") == CellState.NOT_TRIED.value)
+        .then(0.0)
+        .otherwise(_FAINT),
     )
     half = 0.5 - _GAP / step
     data = data.with_columns(y=pl.col("y") - half, y2=pl.col("y") + half)
@@ -173,6 +178,7 @@ def _panel(cells: pl.DataFrame, boundaries: pl.DataFrame, scale: Windows) -> Pan
         axis=alt.Axis(
             values=list(range(len(depths))),
             labelExpr=f"[{names}][datum.value]",
+            labelOverlap=False,
             grid=False,
             domain=False,
             ticks=False,
@@ -199,7 +205,7 @@ def _placed(contexts: Sequence[int], edge: Callable[[int], float]) -> pl.Expr:
 
 def _squares(data: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     chart: alt.Chart = (
-        alt.Chart(data.drop("sign", "untried"))
+        alt.Chart(data.drop("sign", "filled"))
         .mark_rect(strokeWidth=1, ariaRoleDescription="cell")
         .encode(
             x=x,
@@ -207,7 +213,7 @@ def _squares(data: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
             y=y,
             y2="y2:Q",
             fill=alt.Fill("colour:N", scale=None),
-            fillOpacity=alt.condition("datum.filled", alt.value(1), alt.value(0.15)),
+            fillOpacity=alt.FillOpacity("opacity:Q", scale=None),
             stroke=alt.Stroke("colour:N", scale=None),
             description="description:N",
         )
@@ -289,9 +295,9 @@ def _summary(cells: pl.DataFrame, boundaries: pl.DataFrame) -> str:
     counts = dict(states.iter_rows())
     works = counts.get(CellState.WORKS, 0) + counts.get(CellState.INFERRED_WORKS, 0)
     refused = counts.get(CellState.REFUSED, 0) + counts.get(CellState.INFERRED_REFUSED, 0)
-    text = [f"{works} of {several(cells.height, 'cell works', 'cells work')}, {refused} do not"]
+    text = [f"{works} of {several(cells.height, 'cell works', 'cells work')}"]
     if refused:
-        text[0] += f" ({_because(cells)})"
+        text[0] += f", {refused} {'does' if refused == 1 else 'do'} not ({_because(cells)})"
     others = [
         f"{counts[state]} {state.value}"
         for state in (
@@ -317,7 +323,7 @@ def _because(cells: pl.DataFrame) -> str:
     reasons = refused["reason"].drop_nulls().value_counts(sort=True)
     if reasons.height == 1:
         return str(reasons["reason"].item())
-    return ", ".join(f"{count} {reason}" for reason, count in reasons.iter_rows())
+    return ", ".join(f"{count}: {reason}" for reason, count in reasons.iter_rows())
 
 
 def _longest(boundaries: pl.DataFrame, longest: int) -> str:
@@ -375,7 +381,10 @@ def _meaning(state: str, reason: str | None) -> str:
 
 
 def _notes(cells: pl.DataFrame, scale: Windows, panels: int) -> tuple[str, ...]:
-    notes = ["The line stands behind the longest window of each depth that works."]
+    works = [CellState.WORKS, CellState.INFERRED_WORKS]
+    notes = []
+    if cells["state"].is_in(works).any():
+        notes.append("The line stands behind the longest window of each depth that works.")
     if not scale.true_to_scale:
         notes.append(
             "Windows stand at their distance, but that none is too narrow to be pointed at."

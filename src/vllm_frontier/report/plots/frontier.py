@@ -24,9 +24,10 @@ _AROUND = 52  # pixels of axes and their titles below and above
 _SIZES = (36.0, 260.0)  # square pixels of a mark: no memory left, and most
 _NO_SIZE = 60.0
 _LETTER, _LINE = 6.2, 13.0  # pixels of a letter and of a line of words
+_ABOVE = 17.0  # pixels from the middle of a mark to that of its name
 _LINES = 4  # shares of the card with a line of their own
 _TABLE = 24
-_ROOM = 1.06  # of the ground above the highest mark
+_ROOM = 1.14  # of the ground above the highest mark
 
 
 def frontier(
@@ -108,9 +109,10 @@ def _panel(cells: pl.DataFrame) -> Panel:
         _beaten(cells, ground, x, y),
         *_lines(leading, ground),
         _intervals(leading, ground),
-        _points(leading, ground, x, y),
-        *_signs(leading, ground),
         *_names(leading, ground),
+        _points(leading, ground, x, y),
+        *_shares(leading, ground),
+        *_signs(leading, ground),
     ]
     return alt.LayerChart(layer=layers, width=theme.PANEL_WIDTH, height=round(_HEIGHT) + _AROUND)
 
@@ -145,12 +147,8 @@ def _beaten(cells: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Cha
 
 def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
     """For each share of the card the best that can be had with at most that share."""
-    shares = sorted(leading["utilization"].unique())
-    for share in shares if len(shares) <= _LINES else shares[-1:]:
-        within = leading.filter(pl.col("utilization") <= share)
-        best = _best(within)
-        if share != shares[0] and best == _best(leading.filter(pl.col("utilization") < share)):
-            continue
+    lines = _best_by_share(leading)
+    for share, best in lines:
         corners: list[tuple[float, float]] = [(0.0, best[0][1])]
         for place, (context, speed) in enumerate(best):
             corners.append((ground.x(context), speed))
@@ -163,7 +161,7 @@ def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
             {"x": at, "decode_tok_s": speed, "order": place}
             for place, (at, speed) in enumerate(corners)
         ]
-        last = share == shares[-1]
+        last = share == lines[-1][0]
         chart: alt.Chart = (
             alt.Chart(_frame(rows))
             .mark_line(
@@ -176,6 +174,47 @@ def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
             .encode(x="x:Q", y="decode_tok_s:Q", order="order:Q")
         )
         yield chart
+
+
+def _shares(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+    """The share of the card beside each line: where it ends, or where it leaves the others."""
+    lines = _best_by_share(leading)
+    ends = {best[-1][0] for _, best in lines}
+    turns = {best[0][0] for _, best in lines}
+    if len(lines) < 2 or len(lines) > max(len(ends), len(turns)):
+        return
+    at_end = len(ends) == len(lines)
+    for share, best in lines:
+        context, speed = best[-1] if at_end else best[0]
+        at = ground.x(context)
+        to_left = at_end or at > _WIDTH - 40
+        rows = [{"x": at, "decode_tok_s": 0.0 if at_end else speed, "text": shortest(share)}]
+        chart: alt.Chart = (
+            alt.Chart(_frame(rows))
+            .mark_text(
+                align="right" if to_left else "left",
+                dx=-4 if to_left else 4,
+                dy=-8 if at_end else 17,
+                fontSize=10,
+                color=theme.colour("text"),
+                aria=False,
+            )
+            .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
+        )
+        yield chart
+
+
+def _best_by_share(leading: pl.DataFrame) -> list[tuple[float, list[tuple[int, float]]]]:
+    """The best with at most each share of the card that changes it; only the largest of many."""
+    shares = sorted(leading["utilization"].unique())
+    if len(shares) > _LINES:
+        shares = shares[-1:]
+    found: list[tuple[float, list[tuple[int, float]]]] = []
+    for share in shares:
+        best = _best(leading.filter(pl.col("utilization") <= share))
+        if not found or best != found[-1][1]:
+            found.append((share, best))
+    return found
 
 
 def _best(cells: pl.DataFrame) -> list[tuple[int, float]]:
@@ -269,13 +308,13 @@ def _signs(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
 def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
     """What the choices are called, beside their marks and not over each other."""
     placed: list[tuple[float, float, float]] = []  # left, right and middle of each
-    for row in leading.filter(pl.col("choices").is_not_null()).iter_rows(named=True):
+    chosen = leading.filter(pl.col("choices").is_not_null())
+    for row in chosen.sort("decode_tok_s", "context", descending=True).iter_rows(named=True):
         text = words.listed(row["choices"])
         x, y = ground.x(row["context"]), ground.y(row["decode_tok_s"])
         width = len(text) * _LETTER
         to_left = x + 12 + width > _WIDTH
         left = max(x - 12 - width, 0.0) if to_left else x + 12
-        # A line that was stepped over is free on the other side.
         middle = next(
             at
             for at in _around(y)
@@ -286,6 +325,13 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
         )
         placed.append((left, left + width, middle))
         rows = [{"x": left, "decode_tok_s": ground.fastest * (1 - middle / _HEIGHT), "text": text}]
+        end = {"x": left + width if to_left else left, "decode_tok_s": rows[0]["decode_tok_s"]}
+        leader: alt.Chart = (
+            alt.Chart(_frame([{"x": x, "decode_tok_s": row["decode_tok_s"]}, end]))
+            .mark_line(strokeWidth=1, stroke=theme.colour("text"), aria=False)
+            .encode(x="x:Q", y="decode_tok_s:Q")
+        )
+        yield leader
         for halo in (True, False):
             chart: alt.Chart = (
                 alt.Chart(_frame(rows))
@@ -296,7 +342,7 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
                     fontWeight="bold",
                     aria=False,
                     stroke=theme.colour("page") if halo else None,
-                    strokeWidth=4 if halo else 0,
+                    strokeWidth=3 if halo else 0,
                 )
                 .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
             )
@@ -305,7 +351,7 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
 
 def _around(y: float) -> Iterator[float]:
     """Places for a line of words, the nearest first: a little above, then further off."""
-    above = min(max(y - 9, _LINE / 2), _HEIGHT - _LINE / 2)
+    above = min(max(y - _ABOVE, _LINE / 2), _HEIGHT - _LINE / 2)
     yield above
     for step in range(1, 20):
         for at in (above + step * _LINE, above - step * _LINE):
@@ -418,16 +464,16 @@ def _legend(cells: pl.DataFrame) -> tuple[tuple[str, str], ...]:
 
 
 def _notes(leading: pl.DataFrame) -> tuple[str, ...]:
-    shares = sorted(leading["utilization"].unique())
+    lines = _best_by_share(leading)
     notes = ["The line is the best that can be had of window and speed at once."]
-    if 1 < len(shares) <= _LINES:
+    if len(lines) > 1:
         notes = [
-            f"The line is the best that can be had, with utilization {shortest(shares[-1])}; "
-            "dashed ones are the best with less."
+            "The line is the best that can be had of window and speed at once; dashed ones are "
+            "the best with a smaller share of the card, which stands beside them."
         ]
-    rooms = leading["room"].drop_nulls()
-    if not rooms.is_empty():
-        least, most = float(rooms.min()), float(rooms.max())  # type: ignore[arg-type]
+    rooms = leading.select(least=pl.col("room").min(), most=pl.col("room").max())
+    least, most = rooms.row(0)
+    if least is not None and leading.height > 1:
         notes.append(
             "The larger a mark, the more memory is left beyond one full window: "
             f"{least:.2f} to {most:.2f} GiB."

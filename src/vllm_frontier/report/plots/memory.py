@@ -19,6 +19,7 @@ from vllm_frontier.report.plots.figure import Figure, Panel
 _OTHERS = ("depth", "graphs", "utilization", "extra")
 _LINE, _BAR, _SPACE = 14, 22, 12  # pixels: of a line of words, a bar, and between bars
 _AROUND = 62  # pixels above and below the bars
+_LETTERS = 52  # of a line of words above a bar
 _LETTER = 6.3  # pixels of one letter in a bar
 _WIDTH = 300  # pixels of the longest bar, about
 _FONT = 10
@@ -110,7 +111,7 @@ def memory(
         None where nothing is known of any such cell's memory.
     """
     bars = list(_bars(split, chosen, boundaries))
-    if not bars:
+    if all(set(bar.parts["part"]) == {Part.NOT_KNOWN.value} for bar in bars):
         return None
     whole = _panel("The whole card", bars, tuple(Part), lines=True)
     room = (Part.STATE, Part.CACHE, Part.LEFT, Part.MISSING)
@@ -198,7 +199,8 @@ def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bo
         end = max(end, *(bar.row["card_gib"] for bar in bars))
     for bar, told in zip(bars, rows, strict=True):
         for line in bar.lines:
-            texts.append({"x": 0.0, "y": down + _LINE / 2, "text": line})
+            text = line if len(line) <= _LETTERS else f"{line[: _LETTERS - 1]}…"
+            texts.append({"x": 0.0, "y": down + _LINE / 2, "text": text})
             down += _LINE
         segments += list(_segments(bar, told, down, _WIDTH / end if end else 0.0))
         shares.append(_line(bar, down, lines=lines))
@@ -303,7 +305,7 @@ def _letters(segments: Sequence[dict[str, Any]]) -> alt.Chart:
 def _texts(texts: Sequence[dict[str, Any]]) -> alt.Chart:
     chart: alt.Chart = (
         alt.Chart(_rows(texts, "x", "y", "text"))
-        .mark_text(fontSize=11, align="left", limit=theme.PANEL_WIDTH, aria=False)
+        .mark_text(fontSize=11, align="left", aria=False)
         .encode(x="x:Q", y="y:Q", text="text:N")
     )
     return chart
@@ -369,8 +371,9 @@ def _told(bar: _Bar) -> str:
             return f"{text}: {asked}, {row['free_gib']:.2f} are free."
         if needed is None or available is None:
             return f"{text}: how much is missing is not known."
-        missing = max(needed - available, 0.0)
-        return f"{text}: needs {needed:.2f} GiB of KV cache, {missing:.2f} GiB are missing."
+        missing = max(needed - max(available, 0.0), 0.0)
+        over = f", and {-available:.2f} GiB before it" if available < 0 else ""
+        return f"{text}: needs {needed:.2f} GiB of KV cache, {missing:.2f} GiB are missing{over}."
     taken = [
         f"{part.value} {sizes[part]:.2f}"
         for part in Part
@@ -419,12 +422,12 @@ def _notes(bars: Sequence[_Bar]) -> Iterator[str]:
         "the KV cache; the dashed line is the card."
     )
     everything = pl.concat([bar.parts for bar in bars])
-    if Source.DERIVED in set(everything["source"]):
+    if Source.DERIVED.value in set(everything["source"]):
         yield (
             "Derived figures are no lines of the log: differences of such lines, or what launches "
             "with the same depth and graphs logged."
         )
-    if Part.RESERVED in set(everything["part"]):
+    if Part.RESERVED.value in set(everything["part"]):
         yield (
             "This engine does not log weights and activation; what the card's configuration "
             "declares stands for them."
