@@ -100,6 +100,10 @@ def test_the_terminal_says_what_fits_and_what_to_run(finished: Path) -> None:
     assert "[8/8" in text
     assert "vllm serve" in text
     assert "(simulated)" in text
+    assert text.splitlines()[-2:] == [
+        "Boundaries, speeds, checks, failures: vllm-frontier show s",
+        "Everything with pictures: vllm-frontier report s",
+    ]
     tables = text.split("Frontier (simulated)")[1].split("To serve")[0]
     assert max(len(line) for line in tables.splitlines()) <= 80
 

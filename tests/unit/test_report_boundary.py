@@ -228,7 +228,10 @@ def test_a_long_frontier_keeps_its_choices_where_it_is_short(plain: Path) -> Non
     first = document["frontier"][0]
     rows = [first | {"cell_id": f"c{number}", "context": 1000 + number} for number in range(30)]
     choices = [rows[0] | {"choices": ["longest"]}, rows[29] | {"choices": ["fastest"]}]
-    long = document | {"frontier": rows, "choices": choices}
+    judged = {"check": "spec_state", "verdict": "fail", "cell_id": "c0", "detail": "odd"}
+    checked = [dict.fromkeys(("task", "value", "expected", "depth", "attempt")) | judged]
+    long = document | {"frontier": rows, "choices": choices, "checks": checked}
+    long["frontier"][0]["gain_in_doubt"] = True
     out = io.StringIO()
     terminal.print_show(long, Console(file=out, width=80), short=True)
     shown = [line.split() for line in out.getvalue().splitlines()]
@@ -237,6 +240,8 @@ def test_a_long_frontier_keeps_its_choices_where_it_is_short(plain: Path) -> Non
     assert (windows[0], windows[-1]) == (1000, 1029)
     assert any(1010 <= each <= 1020 for each in windows)
     told = " ".join(out.getvalue().split())
+    assert "! x base is in doubt, as depth 0 without graphs is: see `show`." in told
+    assert "! a number of this cell cannot be trusted: see `show`." in told
     assert f"{30 - len(windows)} more cells on the frontier: `vllm-frontier show`." in told
 
 
@@ -469,6 +474,20 @@ def test_a_sweep_that_launches_every_cell_shows_cells_alone() -> None:
     assert begin == "Starting 3 cells; results in s"
     assert "launch" not in " ".join(lines)
     assert lines[-1].endswith("works  [3/3 cells]")
+
+
+def test_a_terminal_that_cannot_redraw_gets_a_log() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, _environ={"TERM": "dumb"})
+    display = ProgressDisplay(console)
+    with display.shown():
+        display.outlook(0, 2)
+        display.attempt_began(CELLS[0], 1)
+        display.attempt_ended(CELLS[0], WORKS)
+    began, ended = out.getvalue().splitlines()
+    assert began.endswith("...")
+    assert "works  [" in ended
+    assert "\x1b" not in out.getvalue()
 
 
 def test_what_a_launch_was_for_is_told_where_it_is_not_a_proof() -> None:

@@ -100,7 +100,7 @@ def frontier_table(
             style="bold" if names else None,
         )
     told = _in_short(shown, len(leading)) if short else notes(rows, leading)
-    return Group(drawn, *told, *warnings(leading, checked))
+    return Group(drawn, *told, *warnings(leading, checked, "`show`" if short else "Checks"))
 
 
 def _few(leading: Sequence[Row], chosen: Mapping[str, Any]) -> list[Row]:
@@ -164,8 +164,6 @@ def notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
     for mark, told, _ in _MARKS:
         if any(mark(row) for row in leading):
             yield Text(told, style=_DIM)
-    if any(_gain_in_doubt(row) for row in leading):
-        yield Text("! x base is in doubt, as depth 0 without graphs is: see Checks.", style="red")
     others = len(rows) - len(leading)
     if others:
         tasks = sorted({task for row in rows for task in row["on_frontier_for"]} - {"all"})
@@ -197,8 +195,12 @@ def _unlike_sampling(checked: Sequence[Row]) -> set[str]:
     return checks.cells_of(checked, checks.OUTPUT, judged.Verdict.WARN)
 
 
-def warnings(leading: Sequence[Row], checked: Sequence[Row]) -> Iterable[Text]:
-    """What is to be known of cells before they are served, a line each."""
+def warnings(
+    leading: Sequence[Row], checked: Sequence[Row], more: str = "Checks"
+) -> Iterable[Text]:
+    """What is to be known of cells before they are served, a line each; `more`: see where."""
+    if any(_gain_in_doubt(row) for row in leading):
+        yield Text(f"! x base is in doubt, as depth 0 without graphs is: see {more}.", style="red")
     names = {name for row in leading for name in (row["cell_id"], row["speed_cell"])}
     unlike = [
         row
@@ -212,17 +214,17 @@ def warnings(leading: Sequence[Row], checked: Sequence[Row]) -> Iterable[Text]:
         told = (
             f"sampled output is broken; {BROKEN_ALL_THE_SAME}"
             if right
-            else "the output is not what it should be; see Checks"
+            else f"the output is not what it should be; see {more}"
         )
         yield Text(f"! depth {named}: {told}.", style="yellow")
     if checks.cells_of(checked, checks.OUTPUT, judged.Verdict.UNKNOWN) & names:
         yield Text("? output not rated: nothing tells whether it is right.", style="yellow")
     if checks.failed_cells(checked) & names:
-        yield Text("! a number of this cell cannot be trusted: see Checks.", style="red")
+        yield Text(f"! a number of this cell cannot be trusted: see {more}.", style="red")
     broken = checks.cells_of(checked, checks.OUTPUT, judged.Verdict.FAIL)
     if broken:
         cells = several(len(broken), "measured cell is", "measured cells are")
-        yield Text(f"{cells} left out: the output is broken, see Checks.", style="red")
+        yield Text(f"{cells} left out: the output is broken, see {more}.", style="red")
 
 
 _MARKS: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
