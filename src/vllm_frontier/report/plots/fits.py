@@ -19,6 +19,7 @@ _PANEL = ("extra", "graphs", "utilization")
 _PANELS = 36
 _MARGIN = 46  # pixels beside the cells: the depths and the axis' title
 _ROWS = (15, 30)  # pixels of a row, least and most
+_AROUND, _HEADING = 52, 16  # pixels of the axis below, and of a line of the heading
 _TALL = 240  # pixels of all rows
 _FAINT = 0.15  # of the colour in cells that were not launched
 _GAP = 1.0  # pixels around a cell
@@ -189,12 +190,12 @@ def _panel(cells: pl.DataFrame, boundaries: pl.DataFrame, scale: Windows) -> Pan
     line = _boundary(boundaries, cells, row, scale)
     if line is not None:
         layers.append(line)
-    first = cells.row(0, named=True)
+    heading = words.lines(words.panel(cells.row(0, named=True)))
     return alt.LayerChart(
         layer=layers,
         width=theme.PANEL_WIDTH,
-        height=step * len(depths) + _MARGIN + 24,
-        title=words.panel(first),
+        height=step * len(depths) + _AROUND + _HEADING * len(heading),
+        title=heading,
     )
 
 
@@ -377,7 +378,7 @@ def _meaning(state: str, reason: str | None) -> str:
         return f"{sign} filled: {reason}, launched"
     if state == CellState.INFERRED_REFUSED:
         return f"{sign} open: {reason}, follows from a launch"
-    return f"{sign} {reason or state}".strip()
+    return f"{sign or '□'} {reason or state}"
 
 
 def _notes(cells: pl.DataFrame, scale: Windows, panels: int) -> tuple[str, ...]:

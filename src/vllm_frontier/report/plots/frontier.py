@@ -324,8 +324,11 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
             )
         )
         placed.append((left, left + width, middle))
-        rows = [{"x": left, "decode_tok_s": ground.fastest * (1 - middle / _HEIGHT), "text": text}]
-        end = {"x": left + width if to_left else left, "decode_tok_s": rows[0]["decode_tok_s"]}
+        end = {
+            "x": left + width if to_left else left,
+            "decode_tok_s": ground.fastest * (1 - middle / _HEIGHT),
+        }
+        rows = [{**end, "text": text}]
         leader: alt.Chart = (
             alt.Chart(_frame([{"x": x, "decode_tok_s": row["decode_tok_s"]}, end]))
             .mark_line(strokeWidth=1, stroke=theme.colour("text"), aria=False)
@@ -336,7 +339,7 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
             chart: alt.Chart = (
                 alt.Chart(_frame(rows))
                 .mark_text(
-                    align="left",
+                    align="right" if to_left else "left",
                     baseline="middle",
                     fontSize=11,
                     fontWeight="bold",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vllm_frontier.grid import shortest
 
 SIMULATED = " (simulated)"
+_HEADING = 42  # letters of a heading in bold that a panel has room for
 
 
 def titled(title: str, *, simulated: bool) -> str:
@@ -52,6 +54,11 @@ def panel(row: Mapping[str, Any]) -> str:
     told = [f"graphs {on_off(row['graphs'])}", f"utilization {shortest(row['utilization'])}"]
     more = further(row["extra"])
     return ", ".join([*told, more] if more else told)
+
+
+def lines(text: str) -> list[str]:
+    """A heading in lines that are no longer than a panel is wide."""
+    return textwrap.wrap(text, _HEADING, break_on_hyphens=False)
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:

@@ -1,0 +1,242 @@
+import itertools
+import json
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+from plotted import Mark, marks, panels, texts
+
+from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.cell_states import cell_states
+from vllm_frontier.outcome import FailureClass
+from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.plots.fits import fits
+from vllm_frontier.report.plots.windows import Windows
+from vllm_frontier.store.tables import frame
+
+Row = dict[str, Any]
+
+
+def trial(depth: int, context: int, status: str = "measured", **more: Any) -> Row:
+    axes = {"depth": depth, "context": context, "graphs": True, "utilization": 0.9, "extra": "{}"}
+    axes |= {name: more.pop(name) for name in list(more) if name in axes}
+    row = {"cell_id": "/".join(map(str, axes.values())), "attempt": 1, "status": status}
+    return {**axes, **row, **more}
+
+
+def refused(depth: int, context: int, **more: Any) -> Row:
+    told = {"failure_class": "kv_too_small", "phase": "allocate_kv"}
+    return trial(depth, context, "infeasible", **{**told, **more})
+
+
+def inferred(like: Row, context: int, **more: Any) -> Row:
+    told = {"evidence_cell": like["cell_id"], "failure_class": like.get("failure_class")}
+    return trial(like["depth"], context, "inferred", attempt=0, **{**told, **more})
+
+
+def figure(rows: list[Row], planned: list[Row] | None = None, simulated: bool = False) -> Figure:
+    trials = frame("trials", rows).lazy()
+    plan = None if planned is None else frame("trials", planned).lazy()
+    cells = cell_states(trials, planned=plan).collect()
+    found = fits(cells, boundaries(trials, plan).collect(), simulated=simulated)
+    assert found is not None
+    return found
+
+
+def by_words(found: list[Mark], words: str) -> Mark:
+    [mark] = [each for each in found if each.words.startswith(words)]
+    return mark
+
+
+def two_depths() -> list[Row]:
+    fails = refused(
+        3,
+        16_384,
+        kv_needed_gib=0.36,
+        kv_available_gib=0.3,
+        max_context_estimate=13_000,
+    )
+    return [
+        trial(0, 16_384),
+        inferred(trial(0, 16_384), 8192),
+        trial(3, 8192),
+        fails,
+        inferred(fails, 32_768),
+        refused(0, 32_768),
+    ]
+
+
+def test_every_cell_is_a_mark_that_says_what_it_is() -> None:
+    [svg] = panels(figure(two_depths()))
+    cells = marks(svg, "cell")
+    place = "depth 3, graphs on, utilization 0.9"
+    assert len(cells) == 6
+    fails = by_words(cells, "16,384 tokens, depth 3")
+    assert fails.words == (
+        f"16,384 tokens, {place}: refused: kv_too_small; "
+        "needs 0.36 GiB of KV cache; has 0.30 GiB; 13,000 tokens would fit"
+    )
+    follows = by_words(cells, "32,768 tokens, depth 3")
+    assert follows.words == (
+        f"32,768 tokens, {place}: refused, inferred: kv_too_small; follows from 16,384 tokens, "
+        "depth 3 (needs 0.36 GiB of KV cache, has 0.30 GiB, 13,000 tokens would fit)"
+    )
+    assert by_words(cells, "8,192 tokens, depth 3").words.endswith(": works")
+
+
+def test_cells_stand_at_their_window_and_depth_and_inferred_ones_are_open() -> None:
+    [svg] = panels(figure(two_depths()))
+    cells = marks(svg, "cell")
+    short, middle, long = (
+        by_words(cells, f"{each} tokens, depth 3") for each in ("8,192", "16,384", "32,768")
+    )
+    assert short.right < middle.left < middle.right < long.left
+    assert middle.right - middle.left == pytest.approx(long.right - long.left, abs=0.1)
+    below = by_words(cells, "16,384 tokens, depth 0")
+    assert below.left == middle.left
+    assert below.top > middle.bottom
+    assert (middle.fill, middle.opacity) == ("var(--refused)", 1.0)
+    assert long.fill == "var(--refused)"
+    assert long.opacity < 0.5
+    assert below.fill == "var(--works)"
+
+
+def test_the_boundary_runs_between_what_works_and_what_does_not() -> None:
+    [svg] = panels(figure(two_depths()))
+    cells = marks(svg, "cell")
+    [line] = marks(svg, "line")
+    assert line.words == (
+        "Boundary: depth 0 works up to 16,384, refused from 32,768; "
+        "depth 3 works up to 8,192, refused from 16,384"
+    )
+    works, fails = (by_words(cells, f"{each} tokens, depth 3") for each in ("8,192", "16,384"))
+    assert works.right < line.left < fails.left
+    last = by_words(cells, "16,384 tokens, depth 0").right
+    assert last < line.right < by_words(cells, "32,768 tokens, depth 0").left
+
+
+def test_the_summary_counts_and_says_how_far_windows_reach() -> None:
+    found = figure(two_depths())
+    assert found.summary == (
+        "3 of 6 cells work, 3 do not (too little memory for the KV cache). The longest window "
+        "that works is 16,384 tokens, up to depth 0 and from utilization 0.9 on. 2 cells follow "
+        "from launches of others."
+    )
+    assert found.table is not None
+    assert found.table.to_dicts() == [
+        {"graphs": "on", "utilization": 0.9, "depth 0": "16384", "depth 3": "8192"}
+    ]
+    assert found.title == "What fits"
+    assert figure(two_depths(), simulated=True).title == "What fits (simulated)"
+
+
+def test_every_outcome_has_a_colour_a_sign_and_a_line_in_the_legend() -> None:
+    rows = [
+        trial(0, 1024 * (1 + place), each.status.value, failure_class=each.value)
+        for place, each in enumerate(FailureClass)
+    ]
+    rows += [trial(1, 1024), trial(1, 2048, "interrupted")]
+    plan = [*rows, trial(1, 4096)]
+    found = figure(rows, plan)
+    [svg] = panels(found)
+    cells = marks(svg, "cell")
+    assert len(cells) == len(plan)
+    fills = Counter(each.fill for each in cells)
+    assert fills == {
+        "var(--refused)": 9,
+        "var(--invalid)": 8,
+        "var(--failed)": 10,
+        "var(--works)": 1,
+        "var(--unknown)": 2,
+    }
+    signs = [words[0] for _, words in found.legend]
+    assert len(set(signs)) == len(signs) == 8
+    assert by_words(cells, "4,096 tokens, depth 1").words.endswith("not tried")
+
+
+def test_there_is_a_panel_for_graphs_utilization_and_further_axes() -> None:
+    rows = [
+        trial(0, 8192, graphs=graphs, utilization=share, extra=json.dumps({"max_num_seqs": many}))
+        for graphs, share, many in itertools.product((False, True), (0.9, 0.95), (1, 16))
+    ]
+    found = figure(rows)
+    svgs = panels(found)
+    assert len(svgs) == 8
+    headings = [" ".join(texts(svg)) for svg in svgs]
+    assert "graphs off, utilization 0.9, max_num_seqs" in headings[0]
+    assert len(set(headings)) == 8
+    assert found.table is not None
+    assert sorted(found.table["further"]) == ["max_num_seqs 1"] * 4 + ["max_num_seqs 16"] * 4
+
+
+def test_one_cell_and_none() -> None:
+    found = figure([trial(0, 4096)])
+    assert found.summary.startswith("1 of 1 cell works. The longest window that works is 4,096")
+    [svg] = panels(found)
+    assert len(marks(svg, "cell")) == 1
+    nothing = frame("trials").lazy()
+    empty = fits(cell_states(nothing).collect(), boundaries(nothing).collect(), simulated=False)
+    assert empty is None
+
+
+def test_where_nothing_works_the_line_stands_before_all_windows() -> None:
+    found = figure([refused(0, 4096), refused(0, 8192)])
+    [svg] = panels(found)
+    [line] = marks(svg, "line")
+    assert line.words == "Boundary: depth 0 works nowhere, refused from 4,096"
+    assert line.right < min(each.left for each in marks(svg, "cell"))
+    assert found.notes == ()
+
+
+def test_what_is_hostile_stays_text() -> None:
+    row = trial(0, 4096, extra=json.dumps({"served": '</svg><img onerror="x">'}))
+    [svg] = panels(figure([row]))
+    assert "<img" not in svg
+    assert marks(svg, "cell")[0].words.count("<img onerror=") == 1
+
+
+def test_more_panels_than_anybody_looks_at_are_told() -> None:
+    rows = [trial(0, 4096, utilization=round(0.5 + each / 100, 2)) for each in range(40)]
+    found = figure(rows)
+    assert len(found.panels) == 36
+    assert "4 more panels are left out here; all tables have them." in found.notes
+
+
+def test_windows_keep_their_distance_but_none_is_too_narrow() -> None:
+    even = Windows([1000, 2000, 3000, 4000], 280)
+    assert (even.logarithmic, even.true_to_scale) == (False, True)
+    assert [even.left(each) for each in even.contexts] == [0, 70, 140, 210]
+    doubling = Windows([1024 * 2**power for power in range(8)], 280)
+    assert (doubling.logarithmic, doubling.true_to_scale) == (True, True)
+    assert doubling.right(1024) == pytest.approx(35.0)
+    uneven = Windows([2048, 4096, 100_000, 100_100, 262_144], 280)
+    assert not uneven.true_to_scale
+    widths = [uneven.right(each) - uneven.left(each) for each in uneven.contexts]
+    assert min(widths) == pytest.approx(9.0, abs=0.01)
+    assert sum(widths) == pytest.approx(280, abs=0.1)
+    crowded = Windows(list(range(1000, 1100)), 280)
+    assert crowded.right(1099) == pytest.approx(280, abs=0.1)
+
+
+def test_two_thousand_cells_are_a_picture_of_less_than_a_megabyte() -> None:
+    rows = []
+    last = trial(0, 8192)
+    for share, graphs, depth, place in itertools.product(
+        (0.85, 0.9, 0.93, 0.95), (False, True), range(10), range(25)
+    ):
+        told = {"graphs": graphs, "utilization": share}
+        context, works = 8192 + 10_000 * place, place < 22 - 2 * depth
+        make = trial if works else refused
+        if abs(place - 22 + 2 * depth) <= 1:
+            rows.append(last := make(depth, context, **told))
+        else:
+            told |= {"attempt": 0, "evidence_cell": last["cell_id"], "status": "inferred"}
+            rows.append(make(depth, context) | told)
+    found = figure(rows)
+    svgs = panels(found)
+    assert len(svgs) == 8
+    assert sum(len(marks(svg, "cell")) for svg in svgs) == 2000
+    assert sum(map(len, svgs)) < 1_000_000
+    assert isinstance(found.table, pl.DataFrame)
+    assert found.table.height == 8
