@@ -154,7 +154,7 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
     span = depths[-1] - depths[0]
     x_scale = alt.Scale(domain=[depths[0] - pad, depths[-1] + pad], nice=False, zero=False)
     y_scale = alt.Scale(domain=list(range_), nice=False, zero=True)
-    x, start = (
+    x, start, at = (
         alt.X(
             f"{name}:Q",
             title="tokens drafted per step",
@@ -163,7 +163,7 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
             ),
             scale=x_scale,
         )
-        for name in ("middle", "depth")
+        for name in ("middle", "depth", "at")
     )
     y = alt.Y(
         "per_token:Q",
@@ -182,7 +182,7 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
         layers += _steps(steps, on, place, (x, start, y))
         if not last.is_empty():
             shift = (_DODGE if on else -_DODGE) * span * both
-            layers.append(_end(last.row(0, named=True), on, shift, x_scale))
+            layers.append(_end(last.row(0, named=True), on, shift, at))
     return alt.LayerChart(layer=layers).properties(
         title=panel_title(heading(row["task"]), *_ends_words(own), further(row["extra"])),
         width=theme.PANEL_WIDTH,
@@ -237,7 +237,7 @@ def _step_words(row: Mapping[str, Any]) -> str:
     return told.replace("%", " %")
 
 
-def _end(end: Mapping[str, Any], on: bool, shift: float, scale: alt.Scale) -> alt.Chart:
+def _end(end: Mapping[str, Any], on: bool, shift: float, at: alt.X) -> alt.Chart:
     """A line across the panel at the last depth that pays."""
     words = f"{graphs(on)}: {_end_words(end)}"
     told = pl.DataFrame({"at": [end["pays_up_to"] + shift], "words": [words]})
@@ -247,9 +247,7 @@ def _end(end: Mapping[str, Any], on: bool, shift: float, scale: alt.Scale) -> al
         opacity=0.35,
         strokeDash=[1, 0] if on else [5, 3],
     )
-    end_rule: alt.Chart = rule.encode(
-        x=alt.X("at:Q", scale=scale), description=alt.Description("words:N")
-    )
+    end_rule: alt.Chart = rule.encode(x=at, description=alt.Description("words:N"))
     return end_rule
 
 

@@ -34,6 +34,8 @@ def heading(task: str | None) -> str:
 def panel_title(above: str, *below: str) -> alt.TitleParams:
     """The title of a panel, and what stands below it, a line each; empty ones are left out."""
     lines = [line for line in below if line]
+    if not lines:
+        return alt.TitleParams(above)
     return alt.TitleParams(above, subtitle=lines, subtitleColor=theme.colour("text"))
 
 

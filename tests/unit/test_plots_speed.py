@@ -1,0 +1,203 @@
+"""Pictures of speed and of what the gain is made of."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+from checked_sweep import launch
+from sweep_of_speeds import data_of, decoding, marks, published, tables
+
+from vllm_frontier.analyze.gain_parts import gain_parts
+from vllm_frontier.analyze.speed_groups import speed_groups
+from vllm_frontier.report.plots import render
+from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.plots.gain import gain
+from vllm_frontier.report.plots.speed import MOST_PANELS, speed
+
+FOUR = {
+    (0, False): (20.0, 20.0, 20.0),
+    (0, True): (40.0, 40.0, 40.0),
+    (2, False): (60.0, 60.0, 60.0),
+    (2, True): (90.0, 90.4, 89.0),
+}
+GROUPS = speed_groups(*published())
+
+
+def drawn(groups: pl.DataFrame, **more: bool) -> Figure:
+    figure = speed(groups, **more)
+    assert figure is not None
+    return figure
+
+
+def gained(groups: pl.DataFrame) -> Figure:
+    figure = gain(gain_parts(groups))
+    assert figure is not None
+    return figure
+
+
+def test_every_setting_has_a_mark_in_every_panel() -> None:
+    figure = drawn(GROUPS)
+    assert [len(panel) for panel in marks(figure)] == [7, 7, 7, 7]
+    overall, code, edit, prose = marks(figure)
+    assert overall[0].startswith("all tasks, no speculation, without graphs: 23.7 tokens/s; 95 % ")
+    assert edit[4].startswith("edit, 4 tokens drafted, without graphs: 115.4 tokens/s")
+    assert edit[4].endswith(
+        "within launches only, 1 launch; ×4.87 of no speculation without graphs"
+    )
+    assert prose[-1].startswith("prose, 5 tokens drafted, with graphs: 159.0 tokens/s")
+    assert all("edit" not in words for words in code)
+
+
+def test_marks_stand_where_the_figures_are() -> None:
+    rows = [row for row in data_of(drawn(GROUPS)) if row.get("words", "").startswith("edit, ")]
+    at = {(row["depth"], round(row["x"] - row["depth"], 2)): row["decode_tok_s"] for row in rows}
+    assert at[4, -0.06] == 115.4  # without graphs, a little to the left
+    assert at[4, 0.06] == 228.0
+    assert at[0, -0.06] == 23.7
+    bases = {row["base"] for row in data_of(drawn(GROUPS)) if "base" in row and "words" not in row}
+    assert bases == {23.7}
+
+
+def test_graphs_are_told_apart_by_more_than_colour() -> None:
+    (panel, *_) = render.panels(drawn(GROUPS))
+    assert panel.count('fill="var(--page)"') == 5  # open: the five without graphs
+    assert panel.count('fill="var(--series-1)"') == 2
+    assert 'stroke-dasharray="5,3"' in panel
+
+
+def test_the_summary_gives_the_answer_in_figures() -> None:
+    figure = drawn(GROUPS, simulated=True)
+    assert figure.title == "How fast (simulated)"
+    assert re.sub(r"\(95 %[^)]*\)", "(95 %)", figure.summary) == (
+        "Fastest over all tasks: 5 tokens drafted, with graphs, 202.0 tokens/s (95 %), ×8.52 of "
+        "the 23.7 of no speculation without graphs. By task: edit 253.0, code 202.0, prose 159.0."
+    )
+    assert figure.table is not None
+    assert figure.table.select("tokens drafted", "graphs", "edit").rows()[4] == (4, "off", "115.4")
+    assert drawn(GROUPS).title == "How fast"
+
+
+def test_one_cell_has_one_mark_and_no_gain() -> None:
+    groups = speed_groups(*tables([launch(0)], decoding(launch(0), {"edit": [50.0, 51.0]})))
+    (panel,) = marks(drawn(groups))
+    assert len(panel) == 1
+    assert gain(gain_parts(groups)) is None
+    nothing = speed_groups(*tables([], []))
+    assert speed(nothing) is None
+    assert gain(gain_parts(nothing)) is None
+
+
+def doubtful(**more: Any) -> pl.DataFrame:
+    """Depth 2 is the fastest, but something is wrong with it."""
+    cells = [launch(0), launch(1, spec_state="working"), launch(2, **more)]
+    speeds = (50.0, 80.0, 120.0)
+    runs = [
+        run
+        for of, each in zip(cells, speeds, strict=True)
+        for run in decoding(of, {"edit": [each] * 3})
+    ]
+    if "spec_state" not in more:
+        for of, likely in zip(cells, (-0.5, -0.5, -9.0), strict=True):
+            runs += decoding(
+                of,
+                {"edit": [0.0]},
+                kind="probe",
+                output_logprob=likely,
+                output_logprob_expected=-0.5,
+            )
+    return speed_groups(*tables(cells, runs))
+
+
+def test_broken_output_is_marked_and_does_not_win() -> None:
+    figure = drawn(doubtful())
+    (panel,) = marks(figure)
+    assert [words.endswith("its output is broken") for words in panel] == [False, False, True]
+    assert render.panels(figure)[0].count(">!</text>") == 1
+    assert figure.summary.startswith("Fastest over all tasks: 1 token drafted")
+    assert ("refused", "!: its output is broken, or speculation does not work") in figure.legend
+    assert "1 token drafted" in gained(doubtful()).summary
+
+
+def test_speculation_that_does_not_work_is_marked() -> None:
+    figure = drawn(doubtful(spec_state="ineffective"))
+    assert marks(figure)[0][2].endswith("speculation is ineffective")
+    assert figure.summary.endswith("But speculation is ineffective.")
+
+
+def test_further_axes_have_panels_of_their_own_until_there_are_too_many() -> None:
+    def sweep(count: int) -> pl.DataFrame:
+        cells = [launch(0, extra=f'{{"block_size": {each}}}') for each in range(count)]
+        by_task = {task: [50.0] for task in ("code", "edit")}
+        return speed_groups(*tables(cells, [run for of in cells for run in decoding(of, by_task)]))
+
+    figure = drawn(sweep(2))
+    assert len(figure.panels) == 2 * 3
+    assert marks(figure)[0][0].startswith("all tasks, no speculation, with graphs, block_size=0: ")
+    figure = drawn(sweep(MOST_PANELS))
+    assert len(figure.panels) == MOST_PANELS
+    assert figure.notes[-1] == "There are too many combinations to draw every task."
+
+
+@pytest.mark.parametrize("make", [drawn, gained])
+def test_no_description_can_break_out_of_the_picture(
+    make: Callable[[pl.DataFrame], Figure],
+) -> None:
+    task = '</svg><script>alert("x")</script>'
+    cells = [launch(0), launch(1, spec_state="working")]
+    runs = [run for of in cells for run in decoding(of, {task: [50.0 + of["depth"]] * 3})]
+    figure = make(speed_groups(*tables(cells, runs)))
+    svg = render.svg_file(figure)
+    assert "<script" not in svg
+    assert svg.count("</svg>") == 1
+
+
+def test_the_gain_goes_both_ways() -> None:
+    figure = gained(speed_groups(*published(FOUR)))
+    assert figure.summary == (
+        "Over all tasks, 2 tokens drafted, with graphs: ×4.50 of no speculation without graphs: "
+        "graphs alone ×2.00 and speculation on top ×2.25; or the other way round, speculation "
+        "alone ×3.00 and graphs on top ×1.50. Together they are worth 25 % less than one would "
+        "expect of each alone (×6.00)."
+    )
+    overall = marks(figure)[0]
+    assert len(overall) == 5
+    assert overall[1] == (
+        "all tasks, speculation on top: ×2.25 (2 tokens drafted, with graphs, over no speculation, "
+        "with graphs), faster"
+    )
+    bars = [row for row in data_of(figure) if row.get("words", "").startswith("all tasks, ")]
+    at = {row["step"]: (row["start"], row["end"]) for row in bars}
+    assert at == {
+        "graphs alone": (1.0, 2.0),
+        "speculation on top": (2.0, pytest.approx(4.5)),
+        "speculation alone": (1.0, 3.0),
+        "graphs on top": (3.0, pytest.approx(4.5)),
+        "both": (1.0, pytest.approx(4.5)),
+    }
+
+
+def test_a_launch_that_is_missing_is_named() -> None:
+    figure = gained(GROUPS)
+    assert "More cannot be told without a speed of: no speculation, with graphs." in figure.summary
+    assert "4 tokens drafted, with graphs: ×8.02" in figure.summary
+    assert len(marks(figure)[0]) == 3
+    assert "no speculation, with graphs" in figure.notes[-1]
+
+
+def test_without_a_graphs_axis_only_speculation_is_told() -> None:
+    only = {corner: speeds for corner, speeds in FOUR.items() if corner[1]}
+    figure = gained(speed_groups(*published(only)))
+    assert figure.summary == (
+        "Over all tasks, 2 tokens drafted: speculation on top ×2.25. How much of the gain is the "
+        "graphs' cannot be told without a speed of: no speculation, without graphs; 2 tokens "
+        "drafted, without graphs."
+    )
+    assert [len(panel) for panel in marks(figure)] == [1, 1, 1, 1]
+
+
+def test_a_part_that_is_unsure_has_a_sign() -> None:
+    figure = gained(speed_groups(*published(FOUR | {(0, True): (20.2, 20.2, 20.2)})))
+    assert "×1.01 ≈" in render.panels(figure)[0]
+    assert "≈: no clear difference between the two speeds." in figure.notes
