@@ -60,7 +60,7 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
           `other`, `parts` (`part`, `base`, `other` and `difference` in GiB, `base_source`,
           `other_source`) and `window` (what one takes: `context`, `base`, `other` in GiB).
         - `choices`: `choice` and `sweeps` (by name: the axes, `context`, `decode_tok_s` with
-          its interval, null where workloads differ; null where there is none).
+          its interval, null where its workload is not that of the base; null where there is none).
         - `notes`: what must be known to read it right, sentences.
 
     Raises:
@@ -92,7 +92,7 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
         "windows": [row for name, other in pairs for row in _windows(name, base, other)],
         "speeds": speeds,
         "memory": [row for name, other in pairs for row in _memory(name, base, other)],
-        "choices": _choices(names, found, told=all(each.reason is None for each in may)),
+        "choices": _choices(names, found, [True, *(each.reason is None for each in may)]),
         "notes": list(_notes(names, found)),
     }
 
@@ -273,14 +273,16 @@ def _combination(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["depth"], row["graphs"], row["utilization"], row["extra"]
 
 
-def _choices(names: Sequence[str], found: Sequence[Side], *, told: bool) -> list[dict[str, Any]]:
-    """The choices of each sweep; without speeds where these are of different workloads."""
+def _choices(
+    names: Sequence[str], found: Sequence[Side], told: Sequence[bool]
+) -> list[dict[str, Any]]:
+    """The choices of each sweep; with speeds only where these are told, of the same workload."""
     chosen: dict[str, dict[str, Any]] = {choice: dict.fromkeys(names) for choice in CHOICES}
-    for name, side in zip(names, found, strict=True):
+    for name, side, same in zip(names, found, told, strict=True):
         for row in objects(choices(side.found.frontier.lazy())):
             axes = ("depth", "context", "graphs", "utilization", *row["extra_axes"])
             cell = {key: row[key] for key in (*axes, "extra_axes", *_CHOSEN)}
-            if not told:
+            if not same:
                 speeds = [key for key in _CHOSEN if key.startswith(("decode", "interval"))]
                 cell |= dict.fromkeys(speeds)
             for choice in row["choices"]:

@@ -56,8 +56,7 @@ def figures_of(document: Document) -> list[Figure]:
     found: list[Figure | None] = []
     if document["windows"]:
         told = " ".join(
-            f"{name} against {base}: {words.windows(_against(document['windows'], name))}"
-            for name in names[1:]
+            words.windows(_against(document["windows"], name), base, name) for name in names[1:]
         )
         found.append(plots.windows(document["windows"], names, told, simulated=simulated))
     for speeds in document["speeds"]:
@@ -108,7 +107,7 @@ def _context(document: Document, at: datetime | None) -> dict[str, Any]:
                 "name": name,
                 "reason": speeds["reason"],
                 "answer": [
-                    words.windows(_against(document["windows"], name)),
+                    words.windows(_against(document["windows"], name), names[0], name),
                     *_fast(speeds, document),
                 ],
                 "windows": _windows(document, name),
@@ -184,7 +183,7 @@ def _windows(document: Document, name: str) -> Table:
             [
                 *_place(row, extra),
                 *figures,
-                NONE if row["difference"] is None else f"{row['difference']:+,d}",
+                NONE if row["difference"] is None else words.signed(row["difference"]),
                 NONE if row["share"] is None else f"{row['share']:+.1%}",
                 words.reach(row["reach"], base, name),
                 known[0] if known[0] == known[1] else " / ".join(known),

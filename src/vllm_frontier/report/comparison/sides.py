@@ -84,7 +84,7 @@ def _side(folder: Path) -> Side:
         found=result.load(folder),
         spec=spec_from_document(store.config, secrets=False),
         identities=tuple(store.identities),
-        progress=state.document(store, folder),
+        progress=state.document(store, folder, analysed=False),
     )
 
 

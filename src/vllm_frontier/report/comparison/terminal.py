@@ -82,7 +82,7 @@ def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> Rendera
     rows = [row for row in document["windows"] if row["against"] == name]
     differing = [row for row in rows if row["reach"] not in _ALIKE]
     heading = title(f"Longest window that works, {name} against {document['base']}", simulated)
-    summary = Text(words.windows(rows), style=_DIM)
+    summary = Text(words.windows(rows, document["base"], name), style=_DIM)
     if not differing:
         return Group(Text(heading, style="bold"), summary)
     extra = extra_axes(differing)
@@ -96,7 +96,7 @@ def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> Rendera
             *_place(row, extra),
             _end(row["base"]),
             _end(row["other"]),
-            NONE if row["difference"] is None else f"{row['difference']:+d}",
+            NONE if row["difference"] is None else words.signed(row["difference"]),
             NONE if row["share"] is None else f"{row['share']:+.0%}",
             words.reach(row["reach"], document["base"], name),
         )

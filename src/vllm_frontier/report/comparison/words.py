@@ -41,6 +41,11 @@ def of_sweep(sweep: Mapping[str, Any]) -> str:
     return f"{sweep['name']}: {sweep['folder']}, {state}, {cells}"
 
 
+def signed(difference: int) -> str:
+    """How many tokens more or less; 0 without a sign."""
+    return f"{difference:+,d}" if difference else "0"
+
+
 def windows_of(base: int, other: int) -> str:
     """The windows of two cells, where a line has little room."""
     if base == other:
@@ -60,13 +65,27 @@ def only_in(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"Only in the grid of {listed(each['sweeps'])}: {cells}{where}."
 
 
-def windows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many combinations reach how far."""
-    if not rows:
-        return "No combination is known."
+_REACHES = {
+    Reach.LONGER: "reaches further",
+    Reach.SHORTER: "reaches less far",
+    Reach.SAME: "reaches as far",
+    Reach.AT_END: "reaches the end of both grids",
+    Reach.OPEN: "is not known well enough",
+}
+
+
+def windows(rows: Sequence[Mapping[str, Any]], base: str, name: str) -> str:
+    """In how many combinations the window reaches how far."""
+    both = [row for row in rows if row["reach"] in set(_REACHES)]
     counts = Counter(row["reach"] for row in rows)
-    told = [f"{counts[each]} {each.value}" for each in Reach if counts[each]]
-    return f"{several(len(rows), 'combination', 'combinations')}: {', '.join(told)}."
+    alone = ((base, counts[Reach.ONLY_BASE]), (name, counts[Reach.ONLY_OTHER]))
+    only = [f"{count} only in {of}" for of, count in alone if count]
+    if not both:
+        return f"No combination of the other axes is in both grids ({', '.join(only)})."
+    told = [f"{words} in {counts[each]}" for each, words in _REACHES.items() if counts[each]]
+    combinations = several(len(both), "combination", "combinations")
+    further = f"; {' and '.join(only)}" if only else ""
+    return f"The window of {name} {listed(told)} of {combinations}{further}."
 
 
 def reach(of: str, base: str, name: str) -> str:
@@ -84,14 +103,13 @@ def speeds(told: Mapping[str, Any], base: str) -> str:
     for verdict in (Verdict.FASTER, Verdict.SLOWER):
         ratios = sorted(row["ratio"] for row in rows if row["verdict"] == verdict)
         if ratios:
-            span = f"{ratios[0]:.2f}" + (
-                f" to {ratios[-1]:.2f}" if f"{ratios[0]:.2f}" != f"{ratios[-1]:.2f}" else ""
-            )
-            parts.append(f"{counts[verdict]} {verdict.value} ({span} x)")
+            low, high = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
+            span = low if low == high else f"{low} to {high}"
+            parts.append(f"{verdict.value} in {counts[verdict]} ({span} x)")
     if counts[Verdict.NO_CLEAR_DIFFERENCE]:
-        parts.append(f"{counts[Verdict.NO_CLEAR_DIFFERENCE]} without a clear difference")
-    pairs = several(len(rows), "measured pair", "measured pairs")
-    return f"{name} against {base}, of {pairs}: {', '.join(parts)}."
+        parts.append(f"not clearly different in {counts[Verdict.NO_CLEAR_DIFFERENCE]}")
+    cells = several(len(rows), "pair of measured cells", "pairs of measured cells")
+    return f"{name} is {listed(parts)} of {cells}, held against {base}."
 
 
 def at_largest_share(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -22,8 +22,12 @@ Row = Mapping[str, Any]
 _STEP = 22  # pixels of a row
 _BESIDE = 60  # pixels above and below the rows
 _PANELS = 24
+_BESIDE_MARK = 0.04  # of the longest window, so that no mark stands on an axis
+_PAD = 0.01  # of ratios, beside the outermost
+_SIZE, _RING = 30, 110  # square pixels of the innermost mark, and more for each ring around it
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-_SIGNS = ("●", "■", "▲", "◆", "✚", "▼")
+_SIGNS = ("○", "□", "△", "◇", "✚", "▽")
+_SOLID = ("●", "■", "▲", "◆", "✚", "▼")
 _VERDICTS = {
     Verdict.FASTER.value: "works",
     Verdict.SLOWER.value: "refused",
@@ -68,7 +72,10 @@ def windows(rows: Sequence[Row], names: Sequence[str], summary: str, *, simulate
         summary=summary,
         panels=tuple(panels),
         legend=tuple(
-            (f"series-{place % 8 + 1}", f"{_SIGNS[place % len(_SIGNS)]} {name}")
+            (
+                f"series-{place % 8 + 1}",
+                f"{(_SOLID if name == names[-1] else _SIGNS)[place % len(_SIGNS)]} {name}",
+            )
             for place, name in enumerate(names)
         ),
         notes=tuple(notes),
@@ -113,7 +120,7 @@ def _dumbbells(heading: str, ends: Sequence[Row], names: Sequence[str], most: in
     )
     spans = frame.group_by("depth").agg(low=pl.col("context").min(), high=pl.col("context").max())
     y = alt.Y("depth:N", title="depth", sort=[str(depth) for depth in depths])
-    scale = alt.Scale(domain=[0, most], nice=True)
+    scale = alt.Scale(domain=[-_BESIDE_MARK * most, (1 + _BESIDE_MARK) * most], nice=False)
     axis = alt.Axis(title="longest window, tokens", format="~s", tickCount=5)
     x = alt.X("context:Q", scale=scale, axis=axis)
     lines = (
@@ -121,31 +128,23 @@ def _dumbbells(heading: str, ends: Sequence[Row], names: Sequence[str], most: in
         .mark_rule(stroke=theme.colour("muted"), strokeWidth=2, aria=False)
         .encode(x=alt.X("low:Q", scale=scale, axis=axis), x2="high:Q", y=y)
     )
-    order = list(names)
-    marks = (
-        alt.Chart(frame)
-        .mark_point(filled=True, size=64, opacity=1, ariaRoleDescription="window")
-        .encode(
-            x=x,
-            y=y,
-            yOffset=alt.YOffset("sweep:N", sort=order, scale=alt.Scale(domain=order)),
-            color=alt.Color(
-                "sweep:N",
-                sort=order,
-                legend=None,
-                scale=alt.Scale(domain=order, range=[theme.series(n) for n in range(len(order))]),
-            ),
-            shape=alt.Shape(
-                "sweep:N",
-                legend=None,
-                scale=alt.Scale(
-                    domain=order, range=[_SHAPES[n % len(_SHAPES)] for n in range(len(order))]
-                ),
-            ),
-            description="description:N",
+    # Rings around what comes later, so that equal windows of all sweeps are seen.
+    marks = [
+        alt.Chart(frame.filter(pl.col("sweep") == name))
+        .mark_point(
+            shape=_SHAPES[place % len(_SHAPES)],
+            size=_SIZE if place == len(names) - 1 else _RING * (len(names) - 1 - place) + _SIZE,
+            stroke=theme.series(place),
+            fill=theme.series(place) if place == len(names) - 1 else theme.colour("page"),
+            fillOpacity=1,
+            strokeWidth=2,
+            opacity=1,
+            ariaRoleDescription="window",
         )
-    )
-    return _laid([lines, marks], heading, len(depths))
+        .encode(x=x, y=y, description="description:N")
+        for place, name in enumerate(names)
+    ]
+    return _laid([lines, *marks], heading, len(depths))
 
 
 def ratios(speeds: Row, base: str, summary: str, *, simulated: bool) -> Figure | None:
@@ -165,7 +164,7 @@ def ratios(speeds: Row, base: str, summary: str, *, simulated: bool) -> Figure |
         return None
     name = speeds["against"]
     ends = [row[end] or row["ratio"] for row in rows for end in ("ratio_low", "ratio_high")]
-    domain = (min(0.98, *ends), max(1.02, *ends))
+    domain = (min(0.98, *ends) * (1 - _PAD), max(1.02, *ends) * (1 + _PAD))
     groups = _grouped(rows, ("graphs",))
     panels = [_ratio_panel(heading, group, base, name, domain) for heading, group in groups.items()]
     return Figure(
@@ -212,7 +211,7 @@ def _ratio_panel(
     )
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
     axis = alt.Axis(
-        title=f"◂ {base} faster     {name} faster ▸", format=".2~f", tickCount=5, labelOverlap=True
+        title=f"◂ {base} faster  |  {name} faster ▸", format=".2~f", tickCount=5, labelOverlap=True
     )
     bars = (
         alt.Chart(frame)

@@ -1,0 +1,305 @@
+"""What `compare` says of folders: names, differences, tables, pages."""
+
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from vllm_frontier.config import compose_sweep
+from vllm_frontier.errors import StoreError
+from vllm_frontier.grid import Cell
+from vllm_frontier.identity import identify
+from vllm_frontier.outcome import (
+    Failure,
+    FailureClass,
+    Outcome,
+    Phase,
+    Run,
+    StartupFacts,
+    Status,
+)
+from vllm_frontier.report.comparison import page, sides, terminal
+from vllm_frontier.report.comparison.document import compare
+from vllm_frontier.report.plots.render import panels
+from vllm_frontier.store.rows import interrupted_row, run_rows, trial_row
+from vllm_frontier.store.sweep_store import SweepStore
+
+AT = 1_700_000_000.0
+SMALL = (
+    "engine=simulated",
+    "engine.card_file=tiny-8gib",
+    "search=exhaustive",
+    "grid.depth=[0,3]",
+    "grid.context=[8192,16384]",
+    "grid.utilization=[0.9]",
+)
+
+
+def outcome(cell: Cell, speed: float, available: float, number: int) -> Outcome:
+    """A launch on a card where a window of 16384 tokens needs 2 GiB of KV cache."""
+    facts = StartupFacts(
+        kv_available_gib=available,
+        kv_tokens=int(16384 * available / 2),
+        weights_gib=3.5 + 0.25 * (cell.depth > 0),
+        activation_gib=0.5,
+    )
+    times = {"started_at": AT + 100 * number, "ended_at": AT + 100 * number + 60}
+    if cell.context > facts.kv_tokens:
+        failure = Failure(FailureClass.KV_TOO_SMALL, Phase.ALLOCATE_KV, "ValueError: too small", 9)
+        return Outcome(Status.INFEASIBLE, Phase.ALLOCATE_KV, failure, facts=facts, **times)
+    runs = tuple(
+        Run(task, repeat, "decode", decode_tok_s=speed * factor * wobble, variant=repeat)
+        for task, factor in (("edit", 1.2), ("code", 1.0), ("prose", 0.8))
+        for repeat, wobble in enumerate((0.99, 1.0, 1.01))
+    )
+    return Outcome(
+        Status.MEASURED, Phase.STOP, started=True, filled=True, facts=facts, runs=runs, **times
+    )
+
+
+def sweep(
+    folder: Path,
+    *overrides: str,
+    speed: float = 100.0,
+    available: float = 3.0,
+    cells: int | None = None,
+) -> Path:
+    """The folder of a sweep whose cells are all launched, or the first of them."""
+    composed = compose_sweep("demo-cpu", [*SMALL, *overrides])
+    spec = composed.spec
+    identity = identify(spec, "simulated-1")
+    store, _ = SweepStore.create_or_open(folder, composed.document, identity)
+    with store:
+        for number, cell in enumerate(spec.grid.cells()[:cells]):
+            attempt = store.new_attempt(identity.cell_id(cell))
+            began = {"started_at": AT + 100 * number, "engine_version": "simulated-1"}
+            row = interrupted_row(spec, identity, cell, attempt.number, **began)
+            store.write_attempt(attempt, row, {})
+            found = outcome(cell, speed * (1 + cell.depth / 2), available, number)
+            trial = trial_row(
+                spec, identity, cell, attempt.number, found, engine_version="simulated-1"
+            )
+            runs = run_rows(spec, identity, cell, attempt.number, found)
+            store.write_outcome(attempt, trial, runs)
+    return folder
+
+
+def printed(found: dict[str, Any], width: int = 80) -> str:
+    out = io.StringIO()
+    terminal.show(found, Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sweep(tmp_path_factory.mktemp("base") / "one", "model.quantization=nvfp4")
+
+
+@pytest.fixture(scope="module")
+def pair(base: Path, other: Path) -> dict[str, Any]:
+    return compare([base, other])
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("other") / "two"
+    return sweep(
+        folder, "model.quantization=awq", "model.args.dtype=float16", speed=110.0, available=1.5
+    )
+
+
+def test_names_and_differences_are_by_what_differs(base: Path, other: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(base, tmp_path / "three")
+    again = shutil.copytree(base, tmp_path / "one")
+    one, two, three, four = sides.load([base, other, copy, again])
+    assert sides.names([one, two]) == ["nvfp4", "awq"]
+    assert sides.names([one, three]) == ["one", "three"]
+    assert sides.names([one, two, three]) == ["one", "two", "three"]
+    assert sides.names([one, four]) == [f"{base.parent.name}/one", f"{tmp_path.name}/one"]
+    assert sides.differences([one, three]) == []
+    told = {each.key: each.values for each in sides.differences([one, two])}
+    assert told == {
+        "quantization": ("nvfp4", "awq"),
+        "arguments.model.dtype": ("float32", "float16"),
+    }
+
+
+def test_windows_speeds_and_memory_are_held_against_the_base(pair: dict[str, Any]) -> None:
+    found = json.loads(json.dumps(pair, allow_nan=False))
+    assert (found["base"], found["shared"], found["only_in"]) == ("nvfp4", 8, [])
+    assert [row["reach"] for row in found["windows"]] == ["shorter"] * 4
+    row = found["windows"][0]
+    assert (row["base"]["max_context_works"], row["other"]["max_context_works"]) == (16384, 8192)
+    assert (row["difference"], row["share"]) == (-8192, -0.5)
+    (speeds,) = found["speeds"]
+    assert speeds["compared"]
+    assert len(speeds["rows"]) == 4  # a window of 16384 works in one of them only
+    for row in speeds["rows"]:
+        assert row["ratio"] == pytest.approx(1.1)
+        assert row["verdict"] == "faster"
+        assert set(row["tasks"]) == {"edit", "code", "prose"}
+        assert row["tasks"]["code"]["ratio"] == pytest.approx(1.1)
+    assert {row["same_cell"] for row in speeds["rows"]} == {True}
+    memory = {part["part"]: part for part in found["memory"][0]["parts"]}
+    assert memory["left for KV cache"]["difference"] == pytest.approx(-1.5)
+    assert memory["weights"]["difference"] == 0.0
+    fastest = found["choices"][0]
+    assert fastest["choice"] == "fastest"
+    assert fastest["sweeps"]["awq"]["depth"] == 3
+    assert fastest["sweeps"]["awq"]["decode_tok_s"] == pytest.approx(275.0)
+
+
+def test_another_grid_is_matched_where_it_overlaps(base: Path, tmp_path: Path) -> None:
+    grid = ("model.quantization=awq", "grid.depth=[0,1]", "grid.context=[8192,12288]")
+    found = compare([base, sweep(tmp_path / "grid", *grid)])
+    assert found["shared"] == 2
+    only = {tuple(each["sweeps"]): each for each in found["only_in"]}
+    assert only[("nvfp4",)]["cells"] == only[("awq",)]["cells"] == 6
+    assert only[("awq",)]["axes"] == {"depth": [1], "context": [12288]}
+    for row in found["grid"]:
+        assert set(row["states"]) == set(row["sweeps"])
+    windows = {(row["depth"], row["graphs"]): row for row in found["windows"]}
+    assert windows[3, True]["reach"] == "only in base"
+    assert windows[3, True]["other"] is None
+    assert windows[0, True]["reach"] == "open"  # 16384 in one grid, 12288 in the other: both ends
+    text = printed(found)
+    assert "not in grid" in text
+    assert "Only in the grid of awq: 6 cells (depth 1; context 12288)." in text
+
+
+def test_another_workload_is_refused_for_speed_and_allowed_for_windows(
+    base: Path, tmp_path: Path
+) -> None:
+    changes = ("workload.tasks=[edit]", "workload.temperature=1.0")
+    tasks = sweep(tmp_path / "tasks", "model.quantization=nvfp4", *changes)
+    found = compare([base, tasks])
+    (speeds,) = found["speeds"]
+    assert (speeds["compared"], speeds["rows"]) == (False, [])
+    assert {each["key"] for each in speeds["settings"]} == {
+        "workload.tasks",
+        "workload.temperature",
+    }
+    assert "workload.tasks is edit, code, prose and edit" in speeds["reason"]
+    assert "Not compared: the workloads differ" in " ".join(printed(found).split())
+    assert [row["reach"] for row in found["windows"]] == ["both to the end"] * 4
+    fastest = found["choices"][0]["sweeps"]
+    assert fastest["one"]["decode_tok_s"] is not None
+    assert fastest["tasks"]["decode_tok_s"] is None
+    assert fastest["tasks"]["depth"] == 3
+
+
+def test_more_repeats_are_no_other_workload(base: Path, tmp_path: Path) -> None:
+    more = sweep(tmp_path / "more", "model.quantization=nvfp4", "workload.repeats=5")
+    (speeds,) = compare([base, more])["speeds"]
+    assert speeds["compared"]
+    assert "repeats differ" in speeds["notes"][0]
+    assert {row["verdict"] for row in speeds["rows"]} == {"no clear difference"}
+
+
+def test_other_prompts_under_the_same_name_are_another_workload(base: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(base, tmp_path / "copy")
+    text = (copy / "sweep.yaml").read_text()
+    (copy / "sweep.yaml").write_text(
+        re.sub(r"workload: \w{16}", "workload: 0123456789abcdef", text)
+    )
+    (speeds,) = compare([base, copy])["speeds"]
+    assert speeds["reason"] == (
+        "the prompts of the tasks differ, though their settings are the same"
+    )
+
+
+def test_a_sweep_that_is_not_finished_says_so(base: Path, tmp_path: Path) -> None:
+    found = compare([base, sweep(tmp_path / "part", "model.quantization=awq", cells=3)])
+    state = {each["name"]: each["state"] for each in found["sweeps"]}
+    assert state == {"nvfp4": "finished", "awq": "interrupted"}
+    assert "awq was interrupted: 3 of 8 cells done; the rest is not known." in found["notes"]
+    states = {state for row in found["grid"] for name, state in row["states"].items()}
+    assert "not tried" in states
+
+
+def test_nothing_launched_yet_is_shown_as_such(base: Path, tmp_path: Path) -> None:
+    found = compare([base, sweep(tmp_path / "none", "model.quantization=awq", cells=0)])
+    assert found["speeds"][0]["rows"] == []
+    assert {row["reach"] for row in found["windows"]} == {"open"}
+    assert "No cell works in both that has a speed in both." in printed(found)
+    assert page.figures_of(found)
+
+
+def test_three_sweeps_are_held_against_the_first(base: Path, other: Path, tmp_path: Path) -> None:
+    third = sweep(tmp_path / "third", "model.quantization=gptq", speed=90.0)
+    found = compare([base, other, third])
+    assert found["base"] == "nvfp4"
+    assert [each["against"] for each in found["speeds"]] == ["awq", "gptq"]
+    verdicts = [{row["verdict"] for row in each["rows"]} for each in found["speeds"]]
+    assert verdicts == [{"faster"}, {"slower"}]
+
+
+def test_what_cannot_be_compared_is_told_in_one_line(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="takes two folders"):
+        compare([base])
+    with pytest.raises(StoreError, match="is given twice"):
+        compare([base, base])
+    with pytest.raises(StoreError, match="are the same folder"):
+        compare([base, base / ".." / base.name])
+    with pytest.raises(StoreError, match="is no sweep"):
+        compare([base, tmp_path])
+
+
+def test_the_terminal_s_tables_fit_eighty_columns(pair: dict[str, Any]) -> None:
+    text = printed(pair)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith("awq against nvfp4 (simulated)\n")
+    for words in ("What differs", "Longest window that works", "Decode speed", "Memory, GiB"):
+        assert words in text
+
+
+def test_the_pages_tell_the_same(pair: dict[str, Any], tmp_path: Path) -> None:
+    page.write(pair, html=tmp_path / "c.html", markdown=tmp_path / "c.md")
+    html, markdown = ((tmp_path / name).read_text() for name in ("c.html", "c.md"))
+    for words in (
+        "The window of awq reaches less far in 4 of 4 combinations.",
+        "faster in 4 (1.10 x) of 4 pairs",
+    ):
+        assert words in html
+        assert words in markdown
+    assert "| 0 | off | 0.9 | 16,384 | – | 8,192 | 16,384 | -8,192 | -50.0% | shorter |" in markdown
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["c.html", "c.md"]
+
+
+def test_a_page_that_cannot_be_written_is_told_in_one_line(
+    pair: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match=r"nowhere/c\.html cannot be written: No such file"):
+        page.write(pair, html=tmp_path / "nowhere" / "c.html")
+
+
+def test_names_and_values_are_no_markup(pair: dict[str, Any], tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>|*x*"
+    text = json.dumps(pair).replace('"awq"', json.dumps(hostile))
+    page.write(json.loads(text), html=tmp_path / "c.html", markdown=tmp_path / "c.md")
+    assert "<img src=x" not in (tmp_path / "c.html").read_text()
+    assert "<img" not in (tmp_path / "c.md").read_text()
+
+
+def test_pictures_have_a_mark_for_every_figure(pair: dict[str, Any]) -> None:
+    figures = {each.name: each for each in page.figures_of(pair)}
+    assert set(figures) == {"windows", "speed-awq", "memory-awq"}
+    windows = "".join(panels(figures["windows"]))
+    told = re.findall(r'aria-label="([^"]*works up to[^"]*)"', windows)
+    assert len(told) == 8
+    assert (
+        "awq: depth 3, graphs on, utilization 0.9: works up to 8,192, refused from 16,384 "
+        "(launched)" in told
+    )
+    speeds = "".join(panels(figures["speed-awq"]))
+    told = re.findall(r'aria-label="([^"]*ratio[^"]*)"', speeds)
+    assert len(told) == 4
+    assert all("ratio 1.100" in each and each.endswith(": faster") for each in told)
+    memory = "".join(panels(figures["memory-awq"]))
+    assert len(re.findall(r'aria-label="[^"]*left for KV cache 3.00 GiB', memory)) == 4
+    assert len(re.findall(r'aria-label="[^"]*left for KV cache 1.50 GiB', memory)) == 4
