@@ -416,7 +416,7 @@ def test_an_inferred_choice_says_what_it_follows_from(plain: Path) -> None:
     assert lines[0].startswith("# fastest, longest, balanced: depth 1, context 16384")
     comments = [line for line in lines if line.startswith("#")]
     assert max(len(line) for line in comments) <= 80
-    assert " ".join(line.removeprefix("# ") for line in comments).endswith(f" {note}")
+    assert f" {note}" in " ".join(line.removeprefix("# ") for line in comments)
     disputed = trials.with_columns(doubt=pl.lit(DISAGREEMENT))
     (doubtful,) = advice.choose(replace(found, trials=disputed), advice.Wanted()).choices
     assert "though other launches say it does not" in doubtful["note"]

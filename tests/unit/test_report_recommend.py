@@ -94,7 +94,7 @@ def test_a_choice_says_what_it_costs_against_the_others(found: result.Result) ->
     # 4 GiB times the utilization, less the window: 2.4 - 4096/65536 against 3.6 - 24576/65536.
     assert longest["kv_headroom_gib"] == pytest.approx(-1.2 + 20480 / 65536)
     assert longest["words"] == (
-        "against longest: 20,480 tokens less window, 4.00 x as fast (verdict: faster), "
+        "against the longest: 20,480 tokens less window, 4.00 x as fast (verdict: faster), "
         "0.3 less utilization, 0.89 GiB less KV cache to spare"
     )
     slower = next(each for each in chosen.choices if "longest" in each["choices"])
@@ -157,7 +157,9 @@ def test_a_limit_beyond_the_grid_says_where_the_grid_ends(found: result.Result) 
     assert "the grid ends at a window of 24576 tokens: longer ones were not tried" in chosen.notes
     told = "the smallest utilization of the grid is 0.6: smaller ones were not tried"
     assert told in chosen.notes
-    # Neither can be satisfied by giving way in the other alone.
+    for word in ("shorter window", "larger utilization"):
+        told = f"a {word} alone does not help: no cell satisfies the other limits"
+        assert told in chosen.notes
     assert [each["nearest_in"] for each in chosen.nearest] == [["overall"]]
 
 

@@ -5,8 +5,9 @@ import subprocess
 from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
-from vllm_frontier.report.commands import recommendation, serve_command
+from vllm_frontier.report.commands import describe
 from vllm_frontier.report.documents import show_document
+from vllm_frontier.report.serving.shell import lines
 from vllm_frontier.report.terminal import print_show
 from vllm_frontier.store.tables import frame
 
@@ -139,7 +140,7 @@ ARGUMENTS = (
 
 
 def test_a_command_survives_a_shell() -> None:
-    text = serve_command("/models/my model's", ARGUMENTS)
+    text = lines(["vllm", "serve", "/models/my model's"], ARGUMENTS)
     shown = subprocess.run(
         ["bash", "-c", text.replace("vllm serve", "printf '%s\\n'", 1)],
         capture_output=True,
@@ -153,13 +154,12 @@ def test_a_command_survives_a_shell() -> None:
 
 def test_a_recommendation_says_what_it_is() -> None:
     choice = next(each for each in sweep()["choices"] if "fastest" in each["choices"])
-    first, *rest = recommendation(choice, "org/model", ARGUMENTS).splitlines()
-    assert first.startswith("# fastest")
-    assert "depth 3, context 131072, graphs on, utilization 0.95: 100.0 tokens/s" in first
-    assert first.endswith("5.00 x baseline")
-    assert rest == serve_command("org/model", ARGUMENTS).splitlines()
+    told = describe(choice)
+    assert told.startswith("fastest")
+    assert "depth 3, context 131072, graphs on, utilization 0.95: 100.0 tokens/s" in told
+    assert told.endswith("5.00 x baseline")
 
 
 def test_a_simulated_recommendation_is_labelled() -> None:
     choice = sweep("simulated")["choices"][0]
-    assert "(simulated)" in recommendation(choice, "m", ()).splitlines()[0]
+    assert describe(choice).endswith("(simulated)")

@@ -87,7 +87,7 @@ def choose(result: Result, wanted: Wanted) -> Advice:
         }
         for row, each in zip(found.iter_rows(named=True), _told(result, spec, found), strict=True)
     ]
-    about = near.notes(wanted, result.trials, result.config["grid"], works)
+    about = near.notes(wanted, result.trials, result.config["grid"], works, found)
     reason = near.reason(wanted, works)
     return Advice(result.name, [], told, reason, [*about, *_notes(spec, found)])
 
@@ -150,6 +150,8 @@ def _notes(spec: SweepSpec, rows: pl.DataFrame) -> list[str]:
     found: list[str] = []
     for row in rows.head(1).iter_rows(named=True):
         found += notes(serving(spec, cell_of(row)), _version(spec, row))
+    if spec.engine.kind == documents.SIMULATED and spec.model.id == spec.model.name:
+        found.append(f"{spec.model.id} stands for the model: put its folder or hub id there")
     if spec.card.uuids:
         measured = ",".join(spec.card.uuids[: spec.engine.tensor_parallel])
         found.append(

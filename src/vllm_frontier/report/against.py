@@ -68,7 +68,7 @@ def _compared(one: Choice, other: Choice, speed: Mapping[str, Any]) -> dict[str,
         "choice": names,
         "cell_id": other["cell_id"],
         **numbers,
-        "words": f"against {names}: {', '.join(parts)}",
+        "words": f"against the {names}: {', '.join(parts)}",
     }
 
 

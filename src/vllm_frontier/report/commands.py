@@ -1,27 +1,12 @@
-"""Commands to paste."""
+"""Recommended cells in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import SpecState
-from vllm_frontier.report.serving import shell
-
-
-def recommendation(choice: Mapping[str, Any], model: str, arguments: Sequence[str]) -> str:
-    """A chosen cell as a comment and a command that serves it.
-
-    Args:
-        choice: an object of `choices`: what it is, its axes, its speed.
-        model: folder or hub id.
-        arguments: what an engine gives as `serve_arguments` for the cell.
-
-    Returns:
-        Lines for a shell, without a newline at the end.
-    """
-    return f"# {describe(choice)}\n{serve_command(model, arguments)}"
 
 
 def describe(choice: Mapping[str, Any]) -> str:
@@ -42,8 +27,3 @@ def describe(choice: Mapping[str, Any]) -> str:
     label = " (simulated)" if choice.get("engine") == "simulated" else ""
     named = f"{', '.join(choice['choices'])}: " if choice.get("choices") else ""
     return f"{named}{', '.join(parts)}: {speed}{label}"
-
-
-def serve_command(model: str, arguments: Sequence[str]) -> str:
-    """`vllm serve` with its arguments, quoted for a shell, an option a line."""
-    return shell.lines(["vllm", "serve", model], arguments)

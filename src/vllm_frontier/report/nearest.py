@@ -71,7 +71,7 @@ def headline(row: Mapping[str, Any]) -> str:
         CONTEXT: "with a shorter window",
         DECODE: "with a slower speed",
         UTILIZATION: "with a larger utilization",
-        OVERALL: "in all",
+        OVERALL: "overall",
     }
     return f"nearest {', '.join(words[each] for each in row['nearest_in'])}"
 
@@ -93,7 +93,11 @@ def reason(wanted: Wanted, cells: pl.DataFrame) -> str:
 
 
 def notes(
-    wanted: Wanted, trials: pl.DataFrame, grid: Mapping[str, Any], cells: pl.DataFrame
+    wanted: Wanted,
+    trials: pl.DataFrame,
+    grid: Mapping[str, Any],
+    cells: pl.DataFrame,
+    nearest: pl.DataFrame,
 ) -> Iterator[str]:
     """What the grid and the launches say about constraints that no cell satisfies by itself.
 
@@ -102,13 +106,25 @@ def notes(
         trials: the table `trials`.
         grid: of the configuration.
         cells: every cell that works and has a speed, with the speed that counts.
+        nearest: the frame `nearest`.
     """
     known = counted(trials.lazy()).collect()
+    yield from _in_vain(wanted, nearest)
     if wanted.min_context is not None:
         yield from _about_windows(wanted.min_context, known, max(grid["context"]), cells)
     if wanted.max_utilization is not None:
         yield from _about_shares(wanted.max_utilization, min(grid["utilization"]), cells)
     yield from _without_speed(wanted, known, cells)
+
+
+def _in_vain(wanted: Wanted, nearest: pl.DataFrame) -> Iterator[str]:
+    """Limits that may give way altogether without any cell satisfying the others."""
+    asked = wanted.constraints()
+    found = set(nearest["nearest_in"].explode())
+    words = {CONTEXT: "shorter window", DECODE: "slower speed", UTILIZATION: "larger utilization"}
+    for name in asked:
+        if name not in found and len(asked) > 1:
+            yield f"a {words[name]} alone does not help: no cell satisfies the other limits"
 
 
 def _about_windows(least: int, known: pl.DataFrame, end: int, cells: pl.DataFrame) -> Iterator[str]:
