@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
 from synthetic_sweeps import Model, Sweeps, sweeps
 
 from vllm_frontier.analyze.intervals import cell_figures, pooled_speeds
-from vllm_frontier.analyze.speed import launch_figures
+from vllm_frontier.analyze.launches import launch_figures
 from vllm_frontier.analyze.verdicts import Verdict, verdicts
 
 # Numbers of cells within a quartet; see `QUARTET`.

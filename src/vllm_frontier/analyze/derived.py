@@ -6,7 +6,9 @@ import polars as pl
 
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.checks import checks
+from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.analyze.output import likelihoods
 from vllm_frontier.dominance import TIE
 
 
@@ -29,8 +31,12 @@ def derived_tables(
         method: how tokens are drafted; see `checks`.
         precision: that was asked for; see `checks`.
     """
+    digest = Digest(trials, runs)
+    rated = likelihoods(trials, runs, digest=digest)
     return {
-        "frontier": frontier(trials, runs, tie=tie),
+        "frontier": frontier(trials, runs, tie=tie, digest=digest, rated=rated),
         "boundaries": boundaries(trials, planned),
-        "checks": checks(trials, runs, method=method, precision=precision),
+        "checks": checks(
+            trials, runs, method=method, precision=precision, digest=digest, rated=rated
+        ),
     }

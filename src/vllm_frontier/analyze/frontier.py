@@ -8,10 +8,11 @@ import polars as pl
 
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.boundaries import boundaries
+from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.gains import gains
 from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, CELL
-from vllm_frontier.analyze.output import broken_cells
+from vllm_frontier.analyze.output import broken_cells, likelihoods
 from vllm_frontier.analyze.verdicts import Differences
 from vllm_frontier.dominance import TIE, Point, leaders_by
 
@@ -60,6 +61,8 @@ def frontier(
     min_context: int | None = None,
     min_decode: float | None = None,
     max_utilization: float | None = None,
+    digest: Digest | None = None,
+    rated: pl.DataFrame | None = None,
 ) -> pl.LazyFrame:
     """The cells that lead for the median over tasks or for one of the tasks.
 
@@ -72,6 +75,8 @@ def frontier(
         min_context: only cells with at least this window, tokens.
         min_decode: only cells that decode at least this fast, tokens/s.
         max_utilization: only cells with at most this share of the card's memory.
+        digest: of both tables, where it is there already.
+        rated: of `likelihoods`, where they are known already.
 
     Returns:
         The columns of the table `frontier`, longest window first. `on_frontier_for` names the
@@ -79,8 +84,11 @@ def frontier(
         without a clear difference in that speed count as equally fast. Cells that were not
         measured are here with the speed of `speed_cell`, see `working_speeds`.
     """
-    figures = cell_figures(trials, runs)
-    works = candidates(trials, runs, figures=figures).collect()
+    digest = digest or Digest(trials, runs)
+    if rated is None:
+        rated = likelihoods(trials, runs, digest=digest)
+    figures = cell_figures(trials, runs, digest=digest)
+    works = candidates(trials, runs, figures=figures, rated=rated).collect()
     if max_utilization is not None:
         works = works.filter(pl.col("utilization") <= max_utilization)
     found = _at_least(works, task, min_context, min_decode)
@@ -106,7 +114,11 @@ def frontier(
 
 
 def candidates(
-    trials: pl.LazyFrame, runs: pl.LazyFrame, *, figures: pl.DataFrame | None = None
+    trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
+    *,
+    figures: pl.DataFrame | None = None,
+    rated: pl.DataFrame | None = None,
 ) -> pl.LazyFrame:
     """Every cell that works and has a decode speed, with the columns of the frontier but one.
 
@@ -116,6 +128,7 @@ def candidates(
         trials: the table `trials`.
         runs: the table `runs`.
         figures: of `cell_figures`, where they are known already.
+        rated: of `likelihoods`, where they are known already.
     """
     if figures is None:
         figures = cell_figures(trials, runs)
@@ -129,7 +142,12 @@ def candidates(
     )
     return (
         working_speeds(trials, runs, figures=figures)
-        .join(broken_cells(trials, runs), left_on="speed_cell", right_on="cell_id", how="anti")
+        .join(
+            broken_cells(trials, runs, rated=rated),
+            left_on="speed_cell",
+            right_on="cell_id",
+            how="anti",
+        )
         .join(limits, on=["depth", "graphs", "utilization", "extra"], how="left")
         # Both speeds of a gain come from launches: those of the cell whose speed it is.
         .join(

@@ -15,8 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import fdtr, fdtrc, stdtrit
 
+from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.latest import CELL
-from vllm_frontier.analyze.speed import decode_runs, launch_figures, prefill_speeds
+from vllm_frontier.analyze.launches import launch_figures
+from vllm_frontier.analyze.speed import prefill_speeds
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -50,12 +52,15 @@ _OF_POOL = ("sweep", "task")
 _OF_CELL = ("cell_id", "task")
 
 
-def cell_figures(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
+def cell_figures(
+    trials: pl.LazyFrame, runs: pl.LazyFrame, *, digest: Digest | None = None
+) -> pl.DataFrame:
     """The speed of every cell that was measured, over its launches, and how sure it is.
 
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
+        digest: of both, where it is there already.
 
     Returns:
         A row for each cell_id and task, and one with `task` null for all tasks:
@@ -70,9 +75,9 @@ def cell_figures(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
           after that of the sweep), `spread` (sum of squared times within cells, seconds^2;
           infinite without a drift) and `pool`, a number of those that share a variance.
     """
-    figures, prefill = pl.collect_all([launch_figures(trials, runs), prefill_speeds(runs)])
+    digest = digest or Digest(trials, runs)
+    figures = launch_figures(trials, runs, digest=digest).collect()
     figures = figures.with_columns(contrast=pl.col("headline") - pl.col("level"))
-    launched = figures.filter(pl.col("task").is_null()).select(CELL)
     enough = pl.when(pl.col("launches") > 1).then(_POOL_DF).otherwise(_LENT_DF)
     differ = pl.col("headline_variance") >= _SAME
     cells = (
@@ -89,17 +94,10 @@ def cell_figures(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     at_mean = [
         pl.col(name) - pl.col(f"{name}_slope").fill_null(0.0) * pl.col("at") for name in VALUES
     ]
-    cells = cells.with_columns(at_mean).join(
-        _run_noise(cells, runs, launched), on="cell_id", how="left"
-    )
-    prefill = (
-        prefill.join(launched, on=CELL, how="semi")
-        .group_by("cell_id")
-        .agg(pl.col("prefill_tok_s").median())
-    )
+    cells = cells.with_columns(at_mean).join(_run_noise(cells, digest), on="cell_id", how="left")
     return (
         _with_interval(cells)
-        .join(prefill, on="cell_id", how="left")
+        .join(_prefill(figures, digest), on="cell_id", how="left")
         .sort("cell_id", "task", nulls_last=False)
     )
 
@@ -245,7 +243,20 @@ def _variances(figures: pl.DataFrame, pool: tuple[str, ...]) -> pl.DataFrame:
     return groups.drop("_total", "_timed").join(left, on=list(pool), nulls_equal=True)
 
 
-def _run_noise(cells: pl.DataFrame, runs: pl.LazyFrame, launched: pl.DataFrame) -> pl.DataFrame:
+def _prefill(figures: pl.DataFrame, digest: Digest) -> pl.DataFrame:
+    """The prefill speed of each cell: median over launches that have a decode speed, too."""
+    launched = figures.lazy().filter(pl.col("task").is_null()).select(CELL)
+    return (
+        prefill_speeds(digest.measured.lazy(), by=("launch",))
+        .join(digest.launches.lazy().select("launch", *CELL), on="launch", how="inner")
+        .join(launched, on=CELL, how="semi")
+        .group_by("cell_id")
+        .agg(pl.col("prefill_tok_s").median())
+        .collect()
+    )
+
+
+def _run_noise(cells: pl.DataFrame, digest: Digest) -> pl.DataFrame:
     """What runs of one launch differ by, for cells of which nothing better is known.
 
     By runs that were asked the same, where there are some; else by runs of a task, whose
@@ -254,22 +265,24 @@ def _run_noise(cells: pl.DataFrame, runs: pl.LazyFrame, launched: pl.DataFrame) 
     Returns:
         cell_id, `run_variance` (of the logarithm of one run) and `run_df`.
     """
-    wanted = launched.join(cells.filter(pl.col("basis") == RUNS), on="cell_id", how="semi")
-    speeds = (
-        decode_runs(runs)
-        .join(wanted.lazy(), on=CELL, how="semi")
-        .select(*CELL, "task", "variant", _log=pl.col("decode_tok_s").log())
-        .filter(pl.col("_log").is_finite())
-    )
-    same = _within(speeds.filter(pl.col("variant").is_not_null()), "variant")
-    alike = _within(speeds)
+    unsure = cells.filter(pl.col("basis") == RUNS)
+    names = digest.launches.join(unsure, on="cell_id", how="semi").select("launch", "cell_id")
+    speeds = digest.decode.select("launch", "task", "variant", "log_speed")
+    if names.height < digest.launches.height:
+        speeds = speeds.join(names, on="launch", how="semi")
+    same = _within(speeds.lazy().filter(pl.col("variant").is_not_null()), "variant")
+    alike = _within(speeds.lazy())
     chosen = [
         pl.when(pl.col("df") > 0).then(name).otherwise(f"{name}_right").alias(name)
         for name in ("squares", "df")
     ]
     return (
         alike.rename({"squares": "squares_right", "df": "df_right"})
-        .join(same, on="cell_id", how="left")
+        .join(same, on="launch", how="left")
+        .join(names.lazy(), on="launch", how="inner")
+        .sort("launch")
+        .group_by("cell_id")
+        .agg(pl.col("squares", "df", "squares_right", "df_right").sum())
         .select("cell_id", *chosen)
         .filter(pl.col("df") > 0)
         .select("cell_id", run_variance=pl.col("squares") / pl.col("df"), run_df=pl.col("df"))
@@ -278,13 +291,13 @@ def _run_noise(cells: pl.DataFrame, runs: pl.LazyFrame, launched: pl.DataFrame) 
 
 
 def _within(speeds: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
-    """Sum of squares around the means of groups, and its degrees of freedom, by cell."""
+    """Sum of squares around the means of groups, and its degrees of freedom, by launch."""
     spare = pl.len() - 1
     return (
-        speeds.group_by(*CELL, "task", *keys)
-        .agg(squares=pl.col("_log").var().fill_null(0.0) * spare, df=spare.cast(pl.Int64))
-        .sort(*CELL, "task", *keys)
-        .group_by("cell_id")
+        speeds.group_by("launch", "task", *keys)
+        .agg(squares=pl.col("log_speed").var().fill_null(0.0) * spare, df=spare.cast(pl.Int64))
+        .sort("launch", "task", *keys)
+        .group_by("launch")
         .agg(pl.col("squares", "df").sum())
     )
 

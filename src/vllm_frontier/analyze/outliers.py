@@ -15,6 +15,9 @@ DEVIATIONS = 3.5
 _GROUP_MIN = 3  # runs that share a median
 _SCALE_MIN = 5  # runs that share a deviation
 _NORMAL = 1.4826  # standard deviation over the median absolute one
+_SPEED = (
+    pl.when(pl.col("kind") == "prefill").then("prefill_tok_s").otherwise(pl.col("decode_tok_s"))
+)
 
 
 def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
@@ -30,26 +33,19 @@ def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
         `cell_id`, `attempt`, `task`, `repeat`, `kind` and `ratio` (to the median), the furthest
         off first. Only runs that differ by more than `TIE`.
     """
-    speed = (
-        pl.when(pl.col("kind") == "prefill").then("prefill_tok_s").otherwise(pl.col("decode_tok_s"))
-    )
     told = (
-        runs.filter(
-            pl.col("kind").is_in(["decode", "prefill"]),
-            pl.col("concurrency").fill_null(1) == 1,
-            speed.is_finite() & (speed > 0),
-        )
-        .select(*CELL, "task", "repeat", "kind", "variant", _log=speed.log())
+        runs.filter(is_timed())
+        .select(*CELL, "task", "repeat", "kind", "variant", _log=_SPEED.log())
         .with_columns(pl.col("cell_id", "task", "kind").cast(pl.Categorical))
         .with_columns(_asked=pl.when(pl.col("kind") == "prefill").then(0).otherwise("variant"))
     )
     cell, launch = ("cell_id", "kind", "task"), (*CELL, "kind", "task")
-    alike = pl.len().over(*cell, "_asked") >= _GROUP_MIN
-    told = told.with_columns(_alike=alike & pl.col("_asked").is_not_null())
+    told = _with_median(told, (*cell, "_asked"))
+    alike = (pl.col("_same") >= _GROUP_MIN) & pl.col("_asked").is_not_null()
     far = pl.concat(
         [
-            _far_off(told.filter("_alike"), (*cell, "_asked"), cell),
-            _far_off(told.filter(~pl.col("_alike")), launch, launch),
+            _far_off(told.filter(alike), cell),
+            _far_off(_with_median(told.filter(~alike), launch), launch),
         ]
     )
     return far.sort(
@@ -57,17 +53,41 @@ def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _far_off(told: pl.LazyFrame, asked: tuple[str, ...], alike: tuple[str, ...]) -> pl.LazyFrame:
-    """Runs far from the median of a group, by the deviation of groups that are alike."""
-    off = pl.col("_off").abs()
-    # The one in the middle is the median itself and says nothing of the deviation.
-    zero = pl.col("_off") == 0
-    middle = (pl.len() % 2 == 1) & zero & (zero.cum_sum() == 1)
-    scale = off.filter(~pl.col("_middle")).median() * _NORMAL
+def is_timed() -> pl.Expr:
+    """Whether a run is of those that are looked at: one request at a time, with a speed."""
     return (
-        told.with_columns(_off=pl.col("_log") - pl.col("_log").median().over(asked))
-        .with_columns(_middle=middle.over(asked))
-        .with_columns(_scale=scale.over(alike), _runs=pl.len().over(alike))
+        pl.col("kind").is_in(["decode", "prefill"])
+        & (pl.col("concurrency").fill_null(1) == 1)
+        & _SPEED.is_finite()
+        & (_SPEED > 0)
+    )
+
+
+def _with_median(told: pl.LazyFrame, asked: tuple[str, ...]) -> pl.LazyFrame:
+    """With how many runs were asked the same, and how far each is off their median."""
+    log = pl.col("_log")
+    groups = told.group_by(asked).agg(_same=pl.len(), _median=log.median())
+    return (
+        told.drop("_same", "_off", strict=False)
+        .join(groups, on=asked, how="left", nulls_equal=True)
+        .with_columns(_off=log - pl.col("_median"))
+        .drop("_median")
+    )
+
+
+def _far_off(told: pl.LazyFrame, alike: tuple[str, ...]) -> pl.LazyFrame:
+    """Runs far from their median, by the deviation of groups that are alike."""
+    off = pl.col("_off").abs()
+    # The one in the middle of an odd number is the median itself and says nothing of the
+    # deviation: as many of the smallest are left out as there are such groups.
+    odd = pl.col("_same") % 2 == 1
+    middles = odd.cast(pl.Float64) / pl.col("_same")
+    scales = told.group_by(alike).agg(
+        _scale=off.sort().slice(middles.sum().round().cast(pl.Int64)).median() * _NORMAL,
+        _runs=pl.len(),
+    )
+    return (
+        told.join(scales, on=alike, how="left", nulls_equal=True)
         .filter(
             pl.col("_runs") >= _SCALE_MIN,
             off > DEVIATIONS * pl.col("_scale"),

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from vllm_frontier.analyze.latest import CELL
-from vllm_frontier.outcome import Status
+from vllm_frontier.analyze.digest import Digest
 
 MARGIN = 1.0
 """Nats a token by which a text may be less probable than it should be, or sampled text more."""
@@ -22,7 +21,9 @@ _LOOKED_AT = 64  # first tokens of a text
 _LOOPS = 8  # different tokens of these; a text that makes sense has three times as many
 
 
-def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
+def likelihoods(
+    trials: pl.LazyFrame, runs: pl.LazyFrame, *, digest: Digest | None = None
+) -> pl.DataFrame:
     """How probable the texts of each cell are, and whether its output is broken.
 
     Texts are held against those of depth 0 at the same task and temperature, with the same further
@@ -37,6 +38,7 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     Args:
         trials: the table `trials`.
         runs: the table `runs`.
+        digest: of both, where it is there already.
 
     Returns:
         One row per cell and temperature: cell_id, `temperature`, `texts` (how many), `value` and
@@ -45,7 +47,8 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
         `measured` (whether the workload has this temperature) and `greedy` (whether the workload
         has temperature 0).
     """
-    probes = _probes(trials, runs).collect()
+    digest = digest or Digest(trials, runs)
+    probes = _probes(digest)
     base = (
         probes.filter(pl.col("depth") == 0)
         .group_by(_KEYS)
@@ -60,7 +63,7 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     told = _judged(probes.join(base, on=list(_KEYS), how="left", nulls_equal=True))
     measured = pl.col("_workload") == pl.col("temperature")
     return (
-        told.join(_workload(trials, runs).collect(), on="cell_id", how="left")
+        told.join(_workload(digest), on="cell_id", how="left")
         .with_columns(
             measured=measured.fill_null(False), greedy=(pl.col("_workload") == 0).fill_null(False)
         )
@@ -69,38 +72,48 @@ def likelihoods(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def unrated(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
-    """The cells that were measured and whose texts nothing rated: cell_id and `temperature`."""
-    rated = likelihoods(trials, runs).select("cell_id", "temperature")
-    measured = _workload(trials, runs).rename({"_workload": "temperature"}).collect()
+def unrated(rated: pl.DataFrame, digest: Digest) -> pl.DataFrame:
+    """The cells that were measured and whose texts nothing rated: cell_id and `temperature`.
+
+    Args:
+        rated: of `likelihoods`.
+        digest: of the sweep.
+    """
+    measured = _workload(digest).rename({"_workload": "temperature"})
     return measured.join(rated, on=["cell_id", "temperature"], how="anti").sort("cell_id")
 
 
-def broken_cells(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
-    """The cells whose output is broken at the temperature of their workload: column cell_id."""
-    found = likelihoods(trials, runs)
+def broken_cells(
+    trials: pl.LazyFrame, runs: pl.LazyFrame, *, rated: pl.DataFrame | None = None
+) -> pl.LazyFrame:
+    """The cells whose output is broken at the temperature of their workload: column cell_id.
+
+    Args:
+        trials: the table `trials`.
+        runs: the table `runs`.
+        rated: of `likelihoods`, where they are known already.
+    """
+    found = likelihoods(trials, runs) if rated is None else rated
     return found.filter("broken", "measured").select("cell_id").unique(maintain_order=True).lazy()
 
 
-def _probes(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
-    columns = ("output_logprob", "output_logprob_expected", "task", "temperature")
+def _probes(digest: Digest) -> pl.DataFrame:
     tokens = pl.col("output_token_ids")
     first = tokens.list.head(_LOOKED_AT)
     loops = (tokens.list.len() >= _LOOKED_AT) & (first.list.n_unique() <= _LOOPS)
-    launches = _launches(trials).select(*CELL, "depth", *_KEYS[:3])
+    launches = digest.launches.select("launch", "cell_id", "depth", *_KEYS[:3])
     told = pl.col("output_logprob").is_not_nan() & (pl.col("output_logprob") < float("inf"))
-    return (
-        runs.filter(pl.col("kind") == "probe", told, pl.col("temperature").is_not_null())
-        .select(*CELL, *columns, loops=loops)
-        .with_columns(pl.col("output_logprob").clip(lower_bound=_IMPOSSIBLE))
-        .join(launches, on=CELL, how="inner")
-        .filter(pl.col("depth").is_not_null())
+    found = digest.probes.filter(told, pl.col("temperature").is_not_null()).select(
+        *("row", "launch", "task", "temperature", "output_logprob", "output_logprob_expected")
     )
-
-
-def _launches(trials: pl.LazyFrame) -> pl.LazyFrame:
-    return trials.filter(pl.col("status") == Status.MEASURED.value, pl.col("attempt") > 0).unique(
-        CELL, keep="last", maintain_order=True
+    texts = digest.texts.join(found, on="row", how="semi").select("row", loops=loops)
+    return (
+        found.with_columns(
+            pl.col("output_logprob").clip(lower_bound=_IMPOSSIBLE), pl.col("task").cast(pl.String)
+        )
+        .join(texts, on="row", how="left", maintain_order="left")
+        .join(launches, on="launch", how="inner", maintain_order="left")
+        .filter(pl.col("depth").is_not_null())
     )
 
 
@@ -148,11 +161,14 @@ def _judged(probes: pl.DataFrame) -> pl.DataFrame:
     ).sort("cell_id", "temperature")
 
 
-def _workload(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
+def _workload(digest: Digest) -> pl.DataFrame:
     """The temperature of the decode runs of every cell."""
-    return (
-        runs.filter(pl.col("kind") == "decode", pl.col("temperature").is_not_null())
-        .join(_launches(trials).select(CELL), on=CELL, how="semi")
-        .group_by("cell_id")
+    found = (
+        digest.measured.lazy()
+        .filter(pl.col("kind") == "decode", pl.col("temperature").is_not_null())
+        .group_by("cell")
         .agg(pl.col("temperature").median().alias("_workload"))
+        .collect()
     )
+    cells = digest.launches.select("cell", "cell_id").unique("cell")
+    return found.join(cells, on="cell", how="inner").select("cell_id", "_workload")

@@ -81,8 +81,8 @@ def clock_gap(evidence: Evidence) -> Judgement:
 
 def spec_state(evidence: Evidence) -> Judgement:
     """Whether speculation took place, as the attempt itself found."""
-    shares = evidence.decode.group_by("launch").agg(
-        (pl.col("accepted").sum() / pl.col("draft_tokens").sum()).alias("value")
+    shares = evidence.by_launch.group_by("launch").agg(
+        (pl.col("all_accepted").sum() / pl.col("draft_tokens").sum()).alias("value")
     )
     state = pl.col("spec_state")
     found = evidence.launches.filter(state.is_not_null()).join(shares, on="launch", how="left")
@@ -106,11 +106,11 @@ def spec_state(evidence: Evidence) -> Judgement:
 
 def depth_applied(evidence: Evidence) -> Judgement:
     """Whether as many tokens were drafted as the cell says, and none without speculation."""
-    counters = evidence.decode.group_by("launch").agg(
-        pl.col("drafts").is_not_null().any().alias("_told"),
-        pl.col("drafts").sum(),
+    counters = evidence.by_launch.group_by("launch").agg(
+        pl.col("says_made").any().alias("_told"),
+        pl.col("made").sum().alias("drafts"),
         pl.col("draft_tokens").sum(),
-        pl.col("accepted_per_position").list.len().max().cast(pl.Int64).alias("_positions"),
+        pl.col("positions").max().alias("_positions"),
     )
     depth = pl.col("depth")
     found = evidence.launches.join(counters, on="launch", how="inner").filter(

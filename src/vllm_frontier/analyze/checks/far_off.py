@@ -16,28 +16,23 @@ from vllm_frontier.analyze.checks.judgement import (
     when,
 )
 from vllm_frontier.analyze.latest import CELL
-from vllm_frontier.analyze.outliers import outliers
+from vllm_frontier.analyze.outliers import is_timed, outliers
 
 MANY = 0.05
 """Share of the runs of a launch of which more than one may be far off."""
 
 
-def far_off(evidence: Evidence, runs: pl.LazyFrame) -> Judgement:
+def far_off(evidence: Evidence) -> Judgement:
     """Launches some of whose decode and prefill runs are far from those that were asked the same.
 
     They count like all others, since medians bear them. A row for the sweep tells how many there
     are; one for each launch that has some tells of these.
     """
     named = evidence.launches.select(*CELL, "launch")
-    speed = pl.when(pl.col("kind") == "prefill").then("prefill_tok_s").otherwise("decode_tok_s")
-    timed = evidence.runs.filter(
-        pl.col("kind").is_in(["decode", "prefill"]),
-        pl.col("concurrency").fill_null(1) == 1,
-        speed.is_finite() & (speed > 0),
-    )
+    timed = evidence.runs.lazy().filter(is_timed()).select("launch").collect()
     if timed.is_empty():
         return "no run tells a speed"
-    far = outliers(runs).collect().join(named, on=CELL, how="inner")
+    far = outliers(evidence.digest.runs.lazy()).collect().join(named, on=CELL, how="inner")
     worst = pl.col("ratio").get(pl.col("ratio").log().abs().arg_max()).alias("_worst")
     all_runs = timed.group_by("launch").agg(pl.len().cast(pl.Int64).alias("n"))
     found = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, SETTING, Evidence
+from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, Evidence
 from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
@@ -17,6 +17,7 @@ from vllm_frontier.analyze.checks.judgement import (
     when,
 )
 from vllm_frontier.analyze.checks.paired import with_baseline
+from vllm_frontier.analyze.digest import SETTING
 
 OFF_THE_LINE = 0.10
 """Share by which the step of a depth may lie off the line through the others, that line's own

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
-from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, REQUEST, Evidence
+from vllm_frontier.analyze.checks.baseline import MEDIAN
+from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER, Evidence
 from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
@@ -18,7 +19,7 @@ from vllm_frontier.analyze.checks.judgement import (
     together,
     when,
 )
-from vllm_frontier.analyze.checks.paired import MEDIAN, pooled, sure
+from vllm_frontier.analyze.checks.paired import pooled, sure
 from vllm_frontier.analyze.checks.telemetry import correlate
 from vllm_frontier.dominance import TIE
 from vllm_frontier.outcome import Purpose
@@ -118,10 +119,9 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
         .join(speeds, on="launch", how="inner")
         .join(
             speeds,
-            left_on=("_before", *REQUEST),
-            right_on=("launch", *REQUEST),
+            left_on=("_before", "request"),
+            right_on=("launch", "request"),
             how="inner",
-            nulls_equal=True,
             suffix="_then",
         )
         .with_columns(_ratio=pl.col("log_speed") - pl.col("log_speed_then"))
@@ -216,7 +216,8 @@ def _moves(own: pl.DataFrame, evidence: Evidence) -> pl.DataFrame:
     first = own["launch"].item(0)
     speeds = evidence.by_request.filter(pl.col("launch").is_in(own["launch"].implode()))
     then = speeds.filter(pl.col("launch") == first).drop("launch")
-    ratios = speeds.join(then, on=REQUEST, how="inner", nulls_equal=True, suffix="_then")
+    tasks = evidence.digest.requests.select("request", "task")
+    ratios = speeds.join(then, on="request", how="inner", suffix="_then").join(tasks, on="request")
     ratios = ratios.with_columns(ratio=pl.col("log_speed") - pl.col("log_speed_then"))
     by_task = ratios.group_by("launch", "task").agg(pl.col("ratio").median(), n=pl.len())
     # Of the mean over tasks of medians, where a single ratio has the variance 1.

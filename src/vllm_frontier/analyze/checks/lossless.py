@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from vllm_frontier.analyze.checks.evidence import SETTING, Evidence
+from vllm_frontier.analyze.checks.evidence import Evidence
 from vllm_frontier.analyze.checks.judgement import (
     Judgement,
     Verdict,
@@ -14,6 +14,7 @@ from vllm_frontier.analyze.checks.judgement import (
     rows,
     when,
 )
+from vllm_frontier.analyze.digest import SETTING
 
 OFTEN = 1 / 60
 """Divergences per token from which on rounding no longer explains them."""
@@ -21,8 +22,7 @@ OFTEN = 1 / 60
 SOME_AGREE = 6
 """Outputs of which at least one should be that of depth 0."""
 
-_AT_MOST = 50_000  # outputs that are compared
-_FEWEST = 2  # of these of each launch and task
+_AT_ONCE = 20_000  # pairs of texts, so that they need little memory
 _PROMPT = (SETTING, "task", "variant", "repeat")
 
 
@@ -88,29 +88,25 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
     Columns: cell_id, launch, task, repeat, `same` (first place where they part, from 0),
     `diverged`, `tokens` (that were compared) and whether `_by_tokens`.
     """
-    found = _greedy(evidence)
-    named = {
-        f"{name}{side}": evidence.texts[name].gather(found[row])
-        for name in ("output", "output_token_ids")
-        for side, row in (("", "row"), ("_base", "_base"))
-    }
-    found = found.with_columns(**named)
+    pairs, texts = _greedy(evidence), evidence.digest.texts
     ids, base = pl.col("output_token_ids"), pl.col("output_token_ids_base")
     by_tokens = ids.is_not_null() & base.is_not_null() & (ids.list.len() > 0)
-    return pl.concat(
-        [_by_tokens(found.filter(by_tokens)), _by_characters(found.filter(~by_tokens))]
-    )
+    told = []
+    for some in pairs.iter_slices(_AT_ONCE) if pairs.height else [pairs]:
+        found = some.join(texts, on="row", how="left").join(
+            texts, left_on="_base", right_on="row", how="left", suffix="_base"
+        )
+        told += [_by_tokens(found.filter(by_tokens)), _by_characters(found.filter(~by_tokens))]
+    return pl.concat(told)
 
 
 def _greedy(evidence: Evidence) -> pl.DataFrame:
     """The runs to compare: `row`, and `_base`, the row of the counterpart at depth 0."""
-    greedy = evidence.decode.filter(pl.col("temperature") == 0).select(
+    greedy = evidence.digest.compared.select(
         "row", "launch", "task", "variant", "repeat", "prompt_tokens", "completion_tokens"
     )
     axes = evidence.launches.select("launch", "cell_id", "depth", "graphs", SETTING)
-    each = max(_FEWEST, _AT_MOST // max(1, evidence.by_launch.height))
-    greedy = greedy.filter(pl.col("row").cum_count().over("launch", "task") <= each)
-    greedy = greedy.join(axes, on="launch", how="inner")
+    greedy = greedy.join(axes, on="launch", how="inner", maintain_order="left")
     base = greedy.filter(pl.col("depth") == 0).sort("launch")
     same = base.unique([*_PROMPT, "graphs"], keep="first", maintain_order=True)
     wide = base.unique(_PROMPT, keep="first", maintain_order=True)

@@ -13,7 +13,8 @@ from vllm_frontier.analyze.checks.judgement import (
     together,
     when,
 )
-from vllm_frontier.analyze.output import likelihoods, unrated
+from vllm_frontier.analyze.digest import Digest
+from vllm_frontier.analyze.output import unrated
 
 BROKEN_ALL_THE_SAME = "temperature 0 is right, do not use this with sampling on this engine version"
 NOT_RATED = (
@@ -23,13 +24,17 @@ NOT_RATED = (
 _UNIT = "nat a token"
 
 
-def output_sane(trials: pl.LazyFrame, runs: pl.LazyFrame) -> Judgement:
+def output_sane(rated: pl.DataFrame, digest: Digest) -> Judgement:
     """Texts of every cell against what the model writes without speculation.
 
     Broken at the temperature that was measured, a cell fails; broken at another one only, or in
     doubt, it is a warning. Of a measured cell whose text nothing rated a row says so.
+
+    Args:
+        rated: of `likelihoods`.
+        digest: of the sweep.
     """
-    found = likelihoods(trials, runs)
+    found = rated
     if found.is_empty():
         return NOT_RATED
     broken, doubt, measured = pl.col("broken"), pl.col("doubt"), pl.col("measured")
@@ -61,13 +66,13 @@ def output_sane(trials: pl.LazyFrame, runs: pl.LazyFrame) -> Judgement:
     )
     warned = when(broken | doubt, Verdict.WARN, Verdict.PASS)
     found = found.with_columns(verdict=when(broken & measured, Verdict.FAIL, warned), detail=says)
-    silent = rows(_silent(trials, runs), _UNIT, nothing="")
+    silent = rows(_silent(rated, digest), _UNIT, nothing="")
     return together(rows(found, _UNIT, nothing=""), silent, nothing=NOT_RATED)
 
 
-def _silent(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
+def _silent(rated: pl.DataFrame, digest: Digest) -> pl.DataFrame:
     """A row for each measured cell of which no text was rated at its temperature."""
-    return unrated(trials, runs).with_columns(
+    return unrated(rated, digest).with_columns(
         verdict=pl.lit(Verdict.UNKNOWN.value),
         value=pl.lit(None, dtype=pl.Float64),
         expected=pl.lit(None, dtype=pl.Float64),

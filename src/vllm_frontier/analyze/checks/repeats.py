@@ -44,13 +44,13 @@ def repeat_launches(trials: pl.LazyFrame) -> Judgement:
 def _disagreeing(launches: pl.DataFrame) -> pl.DataFrame:
     """A row for each cell that was measured in one launch and refused in another."""
     told = []
-    answered = launches.filter(pl.col("status") != _FAILED)
+    measured = pl.col("status") == _MEASURED
+    answered = launches.filter(pl.col("status") != _FAILED).filter(
+        measured.any().over("cell_id"), (~measured).any().over("cell_id")
+    )
     for (cell_id,), group in answered.group_by("cell_id", maintain_order=True):
         refused = group.filter(pl.col("status").is_in(_REFUSED))
-        measured = group.height - refused.height
-        if not refused.height or not measured:
-            continue
-        words = [f"{measured} measured"]
+        words = [f"{group.height - refused.height} measured"]
         counts = refused.group_by("status", "failure_class").len().sort("status", "failure_class")
         words += [f"{count} {status} ({why})" for status, why, count in counts.iter_rows()]
         detail = f"launches of this cell disagree: {', '.join(words)}"

@@ -42,7 +42,7 @@ def _drafting(evidence: Evidence) -> list[str]:
 
 
 def _greedy(evidence: Evidence) -> list[str]:
-    greedy = evidence.decode.filter(pl.col("temperature") == 0).select("launch").unique()
+    greedy = evidence.digest.compared.select("launch").unique()
     cells = evidence.launches.join(greedy, on="launch", how="semi")
     return cells.filter(pl.col("depth") > 0)["cell_id"].to_list()
 

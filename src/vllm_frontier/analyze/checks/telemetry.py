@@ -58,11 +58,11 @@ def correlate(evidence: Evidence) -> str:
     columns = list(_MOVING)
     place = ("cell_id", "task", "variant")
     cells = evidence.launches.select("launch", "cell_id")
-    runs = evidence.decode.select("launch", "task", "variant", "log_speed", *columns)
-    every = max(1, runs.height // _AT_MOST)
+    runs = evidence.decode.select("row", "launch", "task", "variant", "log_speed")
+    runs = runs.gather_every(max(1, runs.height // _AT_MOST))
     relative = (
-        runs.gather_every(every)
-        .join(cells, on="launch")
+        runs.join(evidence.digest.more(runs["row"], *columns), on="row", maintain_order="left")
+        .join(cells, on="launch", maintain_order="left")
         .filter(pl.len().over(place) > 1)
         .with_columns(
             pl.col(name) - pl.col(name).median().over(place) for name in ("log_speed", *columns)
@@ -97,17 +97,19 @@ def _is_chance(rank: float, n: int, tried: int) -> bool:
 
 def throttled(evidence: Evidence) -> Judgement:
     """Whether clocks were held down while a launch was measured, and why."""
-    reasons = pl.col("throttle_reasons")
-    serious = reasons.list.set_intersection(pl.lit(list(SERIOUS))).list.len() > 0
-    silent = reasons.is_null() & (pl.col("throttled_share") > 0)
-    told = _measured(evidence).filter(
-        reasons.is_not_null() | pl.col("throttled_share").is_not_null()
+    reasons, share = pl.col("throttle_reasons"), pl.col("throttled_share")
+    told = _measured(evidence, "throttle_reasons", "throttled_share").filter(
+        reasons.is_not_null() | share.is_not_null()
     )
+    silent = reasons.is_null() & (share > 0)
     by_launch = told.group_by("launch").agg(
         pl.len().cast(pl.Int64).alias("n"),
-        (serious | silent).fill_null(False).sum().cast(pl.Int64).alias("_serious"),
-        reasons.list.explode(empty_as_null=True).drop_nulls().unique().sort().alias("_reasons"),
-        pl.col("throttled_share").mean().alias("_share"),
+        silent.fill_null(False).sum().cast(pl.Int64).alias("_silent"),
+        share.mean().alias("_share"),
+    )
+    by_launch = by_launch.join(_reasons(told), on="launch", how="left").with_columns(
+        pl.col("_reasons").fill_null(pl.lit([], dtype=pl.List(pl.String))),
+        _serious=pl.col("_silent") + pl.col("_named").fill_null(0),
     )
     found = _named(by_launch, evidence).with_columns(
         value=pl.col("_serious") / pl.col("n"),
@@ -136,6 +138,22 @@ def throttled(evidence: Evidence) -> Judgement:
     )
 
 
+def _reasons(told: pl.DataFrame) -> pl.DataFrame:
+    """By launch all `_reasons`, and in how many of its runs a serious one is `_named`."""
+    held = told.select("launch", "throttle_reasons").with_row_index("run")
+    each = (
+        held.filter(pl.col("throttle_reasons").list.len() > 0)
+        .explode("throttle_reasons")
+        .rename({"throttle_reasons": "reason"})
+        .drop_nulls("reason")
+    )
+    serious = pl.col("run").filter(pl.col("reason").is_in(SERIOUS))
+    return each.group_by("launch").agg(
+        pl.col("reason").unique().sort().alias("_reasons"),
+        serious.n_unique().cast(pl.Int64).alias("_named"),
+    )
+
+
 def foreign_load(evidence: Evidence) -> Judgement:
     """Whether others were at work on the card or the machine while a launch was measured.
 
@@ -147,8 +165,10 @@ def foreign_load(evidence: Evidence) -> Judgement:
     real = evidence.real()
     if real.is_empty():
         return "a simulated card is as fast whatever else the machine does"
-    runs = _measured(evidence).join(real, on="launch", how="semi")
     names = ("foreign_gib", "foreign_processes", "foreign_cores")
+    runs = _measured(evidence, *names)
+    if real.height < evidence.launches.height:
+        runs = runs.join(real, on="launch", how="semi")
     told = runs.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in names))
     by_launch = told.group_by("launch").agg(
         pl.col("foreign_gib").max(),
@@ -198,9 +218,10 @@ def _on_the_card() -> pl.Expr:
     )
 
 
-def _measured(evidence: Evidence) -> pl.DataFrame:
-    """The runs whose speed counts."""
-    return evidence.runs.filter(pl.col("kind").is_in(["decode", "prefill"]))
+def _measured(evidence: Evidence, *columns: str) -> pl.DataFrame:
+    """`launch` and some columns of the runs whose speed counts."""
+    counts = pl.col("kind").is_in(["decode", "prefill"])
+    return evidence.runs.lazy().filter(counts).select("launch", *columns).collect()
 
 
 def _named(by_launch: pl.DataFrame, evidence: Evidence) -> pl.DataFrame:
