@@ -8,85 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compared_sweeps import sweep
 from rich.console import Console
 
-from vllm_frontier.config import compose_sweep
 from vllm_frontier.errors import StoreError
-from vllm_frontier.grid import Cell
-from vllm_frontier.identity import identify
-from vllm_frontier.outcome import (
-    Failure,
-    FailureClass,
-    Outcome,
-    Phase,
-    Run,
-    StartupFacts,
-    Status,
-)
 from vllm_frontier.report.comparison import page, sides, terminal
 from vllm_frontier.report.comparison.document import compare
 from vllm_frontier.report.plots.render import panels
-from vllm_frontier.store.rows import interrupted_row, run_rows, trial_row
-from vllm_frontier.store.sweep_store import SweepStore
-
-AT = 1_700_000_000.0
-SMALL = (
-    "engine=simulated",
-    "engine.card_file=tiny-8gib",
-    "search=exhaustive",
-    "grid.depth=[0,3]",
-    "grid.context=[8192,16384]",
-    "grid.utilization=[0.9]",
-)
-
-
-def outcome(cell: Cell, speed: float, available: float, number: int) -> Outcome:
-    """A launch on a card where a window of 16384 tokens needs 2 GiB of KV cache."""
-    facts = StartupFacts(
-        kv_available_gib=available,
-        kv_tokens=int(16384 * available / 2),
-        weights_gib=3.5 + 0.25 * (cell.depth > 0),
-        activation_gib=0.5,
-    )
-    times = {"started_at": AT + 100 * number, "ended_at": AT + 100 * number + 60}
-    if cell.context > facts.kv_tokens:
-        failure = Failure(FailureClass.KV_TOO_SMALL, Phase.ALLOCATE_KV, "ValueError: too small", 9)
-        return Outcome(Status.INFEASIBLE, Phase.ALLOCATE_KV, failure, facts=facts, **times)
-    runs = tuple(
-        Run(task, repeat, "decode", decode_tok_s=speed * factor * wobble, variant=repeat)
-        for task, factor in (("edit", 1.2), ("code", 1.0), ("prose", 0.8))
-        for repeat, wobble in enumerate((0.99, 1.0, 1.01))
-    )
-    return Outcome(
-        Status.MEASURED, Phase.STOP, started=True, filled=True, facts=facts, runs=runs, **times
-    )
-
-
-def sweep(
-    folder: Path,
-    *overrides: str,
-    speed: float = 100.0,
-    available: float = 3.0,
-    cells: int | None = None,
-) -> Path:
-    """The folder of a sweep whose cells are all launched, or the first of them."""
-    composed = compose_sweep("demo-cpu", [*SMALL, *overrides])
-    spec = composed.spec
-    identity = identify(spec, "simulated-1")
-    store, _ = SweepStore.create_or_open(folder, composed.document, identity)
-    with store:
-        for number, cell in enumerate(spec.grid.cells()[:cells]):
-            attempt = store.new_attempt(identity.cell_id(cell))
-            began = {"started_at": AT + 100 * number, "engine_version": "simulated-1"}
-            row = interrupted_row(spec, identity, cell, attempt.number, **began)
-            store.write_attempt(attempt, row, {})
-            found = outcome(cell, speed * (1 + cell.depth / 2), available, number)
-            trial = trial_row(
-                spec, identity, cell, attempt.number, found, engine_version="simulated-1"
-            )
-            runs = run_rows(spec, identity, cell, attempt.number, found)
-            store.write_outcome(attempt, trial, runs)
-    return folder
 
 
 def printed(found: dict[str, Any], width: int = 80) -> str:

@@ -19,6 +19,8 @@ from vllm_frontier.report.plots import comparison as plots
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.store import atomic
 
+_NOTHING_GIB = 0.005  # what rounding may be
+
 Document = Mapping[str, Any]
 
 
@@ -92,10 +94,15 @@ def _cache_words(rows: list[Mapping[str, Any]], base: str, name: str) -> str:
     if not gaps:
         return "What is left for the KV cache is not known of both."
     low, high = min(gaps), max(gaps)
-    span = f"{low:+.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:+.2f} to {high:+.2f}"
-    if max(abs(low), abs(high)) < 0.005:
+    if max(abs(low), abs(high)) < _NOTHING_GIB:
         return f"As much is left for the KV cache in {name} as in {base}."
-    return f"For the KV cache {span} GiB are left in {name} over {base}."
+    if low < 0 < high:
+        return (
+            f"From {-low:.2f} GiB less to {high:.2f} GiB more are left for the KV cache in {name}."
+        )
+    ends = sorted({f"{abs(each):.2f}" for each in (low, high)}, key=float)
+    more = "less" if high <= 0 else "more"
+    return f"{' to '.join(ends)} GiB {more} are left for the KV cache in {name} than in {base}."
 
 
 def _context(document: Document, at: datetime | None) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def _differences(document: Document) -> Table | None:
         [each["word"], *(words.value(each["values"][name]) for name in names)]
         for each in document["differences"]
     ]
-    return from_rows("What differs", columns, rows)
+    return from_rows("Settings that differ", columns, rows)
 
 
 def _places(rows: list[dict[str, Any]]) -> tuple[list[tuple[str, bool]], list[str]]:
