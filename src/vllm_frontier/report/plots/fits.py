@@ -187,7 +187,7 @@ def _panel(cells: pl.DataFrame, boundaries: pl.DataFrame, scale: Windows) -> Pan
         ),
     )
     layers = [_squares(data, x, y), _signs(data, x, y)]
-    line = _boundary(boundaries, cells, row, scale)
+    line = _boundary(boundaries, cells, row, scale, y)
     if line is not None:
         layers.append(line)
     heading = words.lines(words.panel(cells.row(0, named=True)))
@@ -246,7 +246,11 @@ def _signs(data: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
 
 
 def _boundary(
-    boundaries: pl.DataFrame, cells: pl.DataFrame, row: Mapping[int, int], scale: Windows
+    boundaries: pl.DataFrame,
+    cells: pl.DataFrame,
+    row: Mapping[int, int],
+    scale: Windows,
+    y: alt.Y,
 ) -> alt.Chart | None:
     """The line behind the longest window that works, from one depth to the next."""
     here = boundaries.join(cells.select(_PANEL).head(1), on=_PANEL).sort("depth")
@@ -278,7 +282,7 @@ def _boundary(
             description=f"Boundary: {'; '.join(told)}",
             ariaRoleDescription="line",
         )
-        .encode(x="x:Q", y="y:Q", order="order:Q")
+        .encode(x="x:Q", y=y, order="order:Q")
     )
     return chart
 

@@ -9,15 +9,13 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from vllm_frontier.analyze.intervals import LAUNCHES
 from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
-from vllm_frontier.outcome import Status
+from vllm_frontier.report.plots import frontier_words as told
 from vllm_frontier.report.plots import theme, words
 from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.windows import Windows
-from vllm_frontier.report.wording import several
 
 _WIDTH, _HEIGHT = 268.0, 230.0  # pixels of the ground
 _AROUND = 52  # pixels of axes and their titles below and above
@@ -26,7 +24,6 @@ _NO_SIZE = 60.0
 _LETTER, _LINE = 6.2, 13.0  # pixels of a letter and of a line of words
 _ABOVE = 17.0  # pixels from the middle of a mark to that of its name
 _LINES = 4  # shares of the card with a line of their own
-_TABLE = 24
 _ROOM = 1.14  # of the ground above the highest mark
 
 
@@ -51,11 +48,11 @@ def frontier(
         name="frontier",
         title=words.titled("The frontier", simulated=simulated),
         question="How fast does each window get, and what is the best of both?",
-        summary=_summary(leading),
+        summary=told.summary(leading),
         panels=(_panel(cells),),
-        table=_table(leading),
-        legend=_legend(cells),
-        notes=_notes(leading),
+        table=told.table(leading),
+        legend=told.legend(cells),
+        notes=told.notes(leading, len(_best_by_share(leading))),
     )
 
 
@@ -126,7 +123,7 @@ def _beaten(cells: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Cha
         {
             "x": ground.x(row["context"]),
             "decode_tok_s": row["decode_tok_s"],
-            "description": f"{_described(row)}; beaten",
+            "description": f"{told.described(row)}; beaten",
         }
         for row in beaten.iter_rows(named=True)
     ]
@@ -154,7 +151,7 @@ def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
             corners.append((ground.x(context), speed))
             below = best[place + 1][1] if place + 1 < len(best) else 0.0
             corners.append((ground.x(context), below))
-        told = "; ".join(
+        best_of = "; ".join(
             f"{words.tokens(context)} tokens at {speed:.1f} tokens/s" for context, speed in best
         )
         rows = [
@@ -168,7 +165,7 @@ def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
                 strokeWidth=2 if last else 1,
                 strokeDash=[1, 0] if last else [4, 3],
                 stroke=theme.colour("text" if last else "muted"),
-                description=f"Best with utilization {shortest(share)} or less: {told}",
+                description=f"Best with utilization {shortest(share)} or less: {best_of}",
                 ariaRoleDescription="line",
             )
             .encode(x="x:Q", y="decode_tok_s:Q", order="order:Q")
@@ -254,11 +251,11 @@ def _points(leading: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.C
             "x": ground.x(row["context"]),
             "decode_tok_s": row["decode_tok_s"],
             "colour": _colour(row),
-            "fill": theme.colour("page") if _inferred(row) else _colour(row),
+            "fill": theme.colour("page") if told.inferred(row) else _colour(row),
             "shape": "circle" if row["graphs"] else "square",
             "size": _size(row["room"], most if isinstance(most, float) else None),
             "width": 2.0,
-            "description": _described(row),
+            "description": told.described(row),
         }
         # Large ones first, so that they hide none.
         for row in leading.sort("room", descending=True, nulls_last=True).iter_rows(named=True)
@@ -362,131 +359,8 @@ def _around(y: float) -> Iterator[float]:
                 yield at
 
 
-# Words
-
-
 def _colour(row: Mapping[str, Any]) -> str:
     return theme.series(0 if row["graphs"] else 1)
-
-
-def _inferred(row: Mapping[str, Any]) -> bool:
-    return bool(row["status"] == Status.INFERRED.value)
-
-
-def _described(row: Mapping[str, Any]) -> str:
-    """What is read aloud and shown of a cell."""
-    told = []
-    if row["choices"]:
-        told.append(words.listed(row["choices"]))
-    told.append(f"{words.tokens(row['context'])} tokens, {words.settings(row)}")
-    speed = f"{row['decode_tok_s']:.1f} tokens/s"
-    told.append(speed + _interval(row))
-    if row["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value:
-        told.append("no clear difference to the fastest")
-    if row["room"] is not None:
-        told.append(f"{row['room']:.2f} GiB left")
-    if _inferred(row):
-        told.append("follows from a launch, with the speed of another window or share")
-    elif row["speed_cell"] != row["cell_id"]:
-        told.append("with the speed of another window or share")
-    return "; ".join(told)
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    low, high = row["decode_tok_s_low"], row["decode_tok_s_high"]
-    if low is None or high is None:
-        return ""
-    basis = "" if row["interval_basis"] == LAUNCHES else ", within one launch"
-    return f" (95 %: {low:.1f} to {high:.1f}{basis})"
-
-
-def _summary(leading: pl.DataFrame) -> str:
-    chosen = leading.filter(pl.col("choices").is_not_null())
-    told = []
-    for row in chosen.iter_rows(named=True):
-        speed = f"{row['decode_tok_s']:.1f} tokens/s{_interval(row)}"
-        window = f"{words.tokens(row['context'])} tokens"
-        told.append(
-            f"{words.listed(row['choices'])}: {window} at {speed}, with {words.settings(row)}"
-        )
-    others = leading.height - chosen.height
-    if others:
-        least = shortest(float(leading.select(pl.col("utilization").min()).item()))
-        more = several(others, "more cell leads", "more cells lead")
-        told.append(f"{more}, the least with utilization {least}")
-    tied = (leading["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value).sum()
-    if tied:
-        cells = several(int(tied), "cell is", "cells are")
-        told.append(f"{cells} as fast as the fastest, as far as the launches tell")
-    return " ".join(words.sentence(each) for each in told)
-
-
-def _table(leading: pl.DataFrame) -> pl.DataFrame:
-    rows = leading.head(_TABLE)
-    told = list(rows.iter_rows(named=True))
-    columns: dict[str, Sequence[Any]] = {
-        "context": [row["context"] for row in told],
-        "depth": [row["depth"] for row in told],
-        "graphs": [words.on_off(row["graphs"]) for row in told],
-        "utilization": [shortest(row["utilization"]) for row in told],
-        "further": [words.further(row["extra"]) for row in told],
-        "tokens/s": [f"{row['decode_tok_s']:.1f}" for row in told],
-        "95 %": [_interval(row).removeprefix(" (95 %: ").removesuffix(")") for row in told],
-        "spare GiB": ["" if row["room"] is None else f"{row['room']:.2f}" for row in told],
-        "": [_marks(row) for row in told],
-    }
-    return pl.DataFrame(columns).select(
-        name for name, values in columns.items() if name != "further" or any(values)
-    )
-
-
-def _marks(row: Mapping[str, Any]) -> str:
-    told = list(row["choices"] or ())
-    if row["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value:
-        told.append("as fast as the fastest")
-    if _inferred(row):
-        told.append("inferred")
-    return ", ".join(told)
-
-
-def _legend(cells: pl.DataFrame) -> tuple[tuple[str, str], ...]:
-    leading = cells.filter(pl.col("leads"))
-    graphs = set(leading["graphs"])
-    told = []
-    if True in graphs:
-        told.append(("series-1", "● graphs on"))
-    if False in graphs:
-        told.append(("series-2", "■ graphs off"))
-    if (leading["status"] == Status.INFERRED.value).any():
-        told.append(("muted", "○ open: follows from a launch"))
-    if leading.height < cells.height:
-        told.append(("unknown", "• small: beaten by another cell"))
-    if (leading["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value).any():
-        told.append(("text", "= no clear difference to the fastest"))
-    return tuple(told)
-
-
-def _notes(leading: pl.DataFrame) -> tuple[str, ...]:
-    lines = _best_by_share(leading)
-    notes = ["The line is the best that can be had of window and speed at once."]
-    if len(lines) > 1:
-        notes = [
-            "The line is the best that can be had of window and speed at once; dashed ones are "
-            "the best with a smaller share of the card, which stands beside them."
-        ]
-    rooms = leading.select(least=pl.col("room").min(), most=pl.col("room").max())
-    least, most = rooms.row(0)
-    if least is not None and leading.height > 1:
-        notes.append(
-            "The larger a mark, the more memory is left beyond one full window: "
-            f"{least:.2f} to {most:.2f} GiB."
-        )
-    if (leading["interval_basis"] != LAUNCHES).any():
-        notes.append(
-            "Intervals within one launch do not hold what launches differ by; the next may lie "
-            "outside."
-        )
-    return tuple(notes)
 
 
 def _frame(rows: Sequence[dict[str, Any]], *names: str) -> pl.DataFrame:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import polars as pl
 
-from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.analyze.memory_split import BEYOND, Part, Source
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import FailureClass
 from vllm_frontier.report.plots import theme, words
 from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.memory_bars import ROUNDED_GIB, Bar, bars
 
-_OTHERS = ("depth", "graphs", "utilization", "extra")
 _LINE, _BAR, _SPACE = 14, 22, 12  # pixels: of a line of words, a bar, and between bars
 _AROUND = 62  # pixels above and below the bars
 _LETTERS = 52  # of a line of words above a bar
+_BESIDE = 4  # pixels of a part on either side of its name, together
 _LETTER = 6.3  # pixels of one letter in a bar
 _WIDTH = 300  # pixels of the longest bar, about
 _FONT = 10
-_ROUNDED_GIB = 0.006  # what may be due to rounding alone
 _SMALL_GIB = 8.0  # of a card whose parts are told to two decimals
-_UNSEEN = 0.003  # share of the card that is less than a pixel
 
-_REFUSED = ", refused"
 _COLOURS = {
     Part.WEIGHTS: "series-1",
     Part.WEIGHTS_AND_HEAD: "series-1",
@@ -81,20 +77,6 @@ _SOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """One cell: what it is, and its parts in order, longest first row of words first."""
-
-    name: str
-    lines: tuple[str, ...]
-    parts: pl.DataFrame
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """What holds for all of its parts."""
-        return self.parts.row(0, named=True)
-
-
 def memory(
     split: pl.DataFrame, chosen: pl.DataFrame, boundaries: pl.DataFrame, *, simulated: bool
 ) -> Figure | None:
@@ -110,94 +92,38 @@ def memory(
     Returns:
         None where nothing is known of any such cell's memory.
     """
-    bars = list(_bars(split, chosen, boundaries))
-    if all(set(bar.parts["part"]) == {Part.NOT_KNOWN.value} for bar in bars):
+    found = list(bars(split, chosen, boundaries))
+    if all(set(bar.parts["part"]) == {Part.NOT_KNOWN.value} for bar in found):
         return None
-    whole = _panel("The whole card", bars, tuple(Part), lines=True)
+    whole = _panel("The whole card", found, tuple(Part), lines=True)
     room = (Part.STATE, Part.CACHE, Part.LEFT, Part.MISSING)
     panels = [whole]
-    if any(set(bar.parts["part"]) & set(room) for bar in bars):
-        panels.append(_panel("Only what is left for the KV cache", bars, room, lines=False))
+    if any(set(bar.parts["part"]) & set(room) for bar in found):
+        panels.append(_panel("Only what is left for the KV cache", found, room, lines=False))
     return Figure(
         name="memory",
         title=words.titled("Where the memory goes", simulated=simulated),
         question="What takes the card's memory, and what would the next window need?",
-        summary=" ".join(_told(bar) for bar in bars),
+        summary=" ".join(_told(bar) for bar in found),
         panels=tuple(panels),
-        table=_table(bars),
-        legend=_legend(bars),
-        notes=tuple(_notes(bars)),
+        table=_table(found),
+        legend=_legend(found),
+        notes=tuple(_notes(found)),
     )
-
-
-# Which cells
-
-
-def _bars(split: pl.DataFrame, chosen: pl.DataFrame, boundaries: pl.DataFrame) -> Iterator[_Bar]:
-    shown: set[tuple[Any, ...]] = set()
-    for name, cell in _chosen(split, chosen, boundaries):
-        found = _of(split, cell)
-        if found.is_empty():
-            continue
-        yield _bar(name, found)
-        others = tuple(cell[axis] for axis in _OTHERS)
-        refused = boundaries.filter(
-            pl.col("min_context_fails").is_not_null(), *(pl.col(a) == cell[a] for a in _OTHERS)
-        )
-        if others in shown or refused.is_empty():
-            continue
-        shown.add(others)
-        context = refused["min_context_fails"].item(0)
-        found = _of(split, {**cell, "context": context})
-        if context != cell["context"] and not found.is_empty():
-            yield _bar(f"{name}{_REFUSED}", found)
-
-
-def _chosen(
-    split: pl.DataFrame, chosen: pl.DataFrame, boundaries: pl.DataFrame
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    if not chosen.is_empty():
-        for row in chosen.iter_rows(named=True):
-            yield words.listed(row["choices"]), row
-        return
-    works = boundaries.filter(pl.col("max_context_works").is_not_null())
-    if not works.is_empty():
-        longest = works.sort("max_context_works", "utilization", descending=[True, False])
-        row = longest.row(0, named=True)
-        yield "longest that works", {**row, "context": row["max_context_works"]}
-        return
-    missing = split.filter(pl.col("part") == Part.MISSING.value).sort("gib", *AXES)
-    for row in missing.head(1).iter_rows(named=True):
-        yield f"nearest{_REFUSED}", row
-
-
-def _of(split: pl.DataFrame, cell: dict[str, Any]) -> pl.DataFrame:
-    least = pl.min_horizontal(_ROUNDED_GIB, _UNSEEN * pl.col("card_gib"))
-    rounding = (pl.col("part") == Part.OTHER.value) & (pl.col("gib").abs() < least)
-    return split.filter(~rounding, *(pl.col(axis) == cell[axis] for axis in AXES))
-
-
-def _bar(name: str, parts: pl.DataFrame) -> _Bar:
-    row = parts.row(0, named=True)
-    window = f"{words.tokens(row['context'])} tokens"
-    if name.endswith(_REFUSED):
-        reason = f" ({row['failure_class']})" if row["failure_class"] else ""
-        return _Bar(name, (f"refused: {window}{reason}",), parts)
-    return _Bar(name, (f"{name}: {window}", words.settings(row)), parts)
 
 
 # Panels
 
 
-def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bool) -> Panel:
+def _panel(title: str, shown: Sequence[Bar], parts: Sequence[Part], *, lines: bool) -> Panel:
     segments, texts, shares = [], [], []
     down = 0.0
     wanted = [each.value for each in parts]
-    rows = [bar.parts.filter(pl.col("part").is_in(wanted), pl.col("gib") > 0) for bar in bars]
+    rows = [bar.parts.filter(pl.col("part").is_in(wanted), pl.col("gib") > 0) for bar in shown]
     end = max((float(each["gib"].sum()) for each in rows), default=0.0)
     if lines:
-        end = max(end, *(bar.row["card_gib"] for bar in bars))
-    for bar, told in zip(bars, rows, strict=True):
+        end = max(end, *(bar.row["card_gib"] for bar in shown))
+    for bar, told in zip(shown, rows, strict=True):
         for line in bar.lines:
             text = line if len(line) <= _LETTERS else f"{line[: _LETTERS - 1]}…"
             texts.append({"x": 0.0, "y": down + _LINE / 2, "text": text})
@@ -205,7 +131,7 @@ def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bo
         segments += list(_segments(bar, told, down, _WIDTH / end if end else 0.0))
         shares.append(_line(bar, down, lines=lines))
         down += _BAR + _SPACE
-    size = f"{bars[0].row['card_gib']:.2f}"
+    size = f"{shown[0].row['card_gib']:.2f}"
     share = f"GiB; thick: the share, dashed: the card, {size}"
     ground = share if lines else "GiB; thick: what is left"
     layers = [
@@ -215,7 +141,7 @@ def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bo
         _marks([each for each in shares if each]),
     ]
     if lines:
-        layers.append(_card(bars[0].row["card_gib"], down))
+        layers.append(_card(shown[0].row["card_gib"], down))
     return alt.LayerChart(
         layer=layers,
         width=theme.PANEL_WIDTH,
@@ -225,7 +151,7 @@ def _panel(title: str, bars: Sequence[_Bar], parts: Sequence[Part], *, lines: bo
     )
 
 
-def _segments(bar: _Bar, told: pl.DataFrame, top: float, pixels: float) -> Iterator[dict[str, Any]]:
+def _segments(bar: Bar, told: pl.DataFrame, top: float, pixels: float) -> Iterator[dict[str, Any]]:
     x = 0.0
     digits = 1 if bar.row["card_gib"] > _SMALL_GIB else 2
     for row in told.iter_rows(named=True):
@@ -252,7 +178,7 @@ def _segments(bar: _Bar, told: pl.DataFrame, top: float, pixels: float) -> Itera
 
 def _label(part: Part, size: float, width: float, digits: int) -> str:
     for text in (f"{part.value} {size:.{digits}f}", part.value, _SHORT[part]):
-        if len(text) * _LETTER + 2 <= width:
+        if len(text) * _LETTER + _BESIDE <= width:
             return text
     return ""
 
@@ -311,7 +237,7 @@ def _texts(texts: Sequence[dict[str, Any]]) -> alt.Chart:
     return chart
 
 
-def _line(bar: _Bar, top: float, *, lines: bool) -> dict[str, Any] | None:
+def _line(bar: Bar, top: float, *, lines: bool) -> dict[str, Any] | None:
     """The end of what vLLM may take, across a bar."""
     row = bar.row
     if lines:
@@ -359,13 +285,13 @@ def _rows(rows: Sequence[dict[str, Any]], *names: str) -> pl.DataFrame:
 # Words
 
 
-def _told(bar: _Bar) -> str:
+def _told(bar: Bar) -> str:
     """What a cell's bar says."""
     row = bar.row
     sizes: dict[str, float] = dict(bar.parts.select("part", "gib").iter_rows())
     text = words.sentence(bar.lines[0]).removesuffix(".")
     needed, available = row["needed_gib"], row["available_gib"]
-    if bar.name.endswith(_REFUSED):
+    if bar.refused:
         if row["failure_class"] == FailureClass.UTILIZATION_ABOVE_FREE and row["free_gib"]:
             asked = f"{row['budget_gib']:.2f} GiB are asked for"
             return f"{text}: {asked}, {row['free_gib']:.2f} are free."
@@ -378,7 +304,7 @@ def _told(bar: _Bar) -> str:
         f"{part.value} {sizes[part]:.2f}"
         for part in Part
         if part in sizes and part not in (*BEYOND, Part.CACHE, Part.STATE, Part.LEFT)
-        if sizes[part] >= _ROUNDED_GIB
+        if sizes[part] >= ROUNDED_GIB
     ]
     text += f": of {row['budget_gib']:.2f} GiB, {words.listed(taken)} GiB" if taken else ""
     if available is not None:
@@ -388,13 +314,13 @@ def _told(bar: _Bar) -> str:
     return words.sentence(text)
 
 
-def _table(bars: Sequence[_Bar]) -> pl.DataFrame:
+def _table(shown: Sequence[Bar]) -> pl.DataFrame:
     """A row for each part, a column for each bar; every figure says where it comes from."""
-    present = [part for part in Part if any(part in set(bar.parts["part"]) for bar in bars)]
+    present = [part for part in Part if any(part in set(bar.parts["part"]) for bar in shown)]
     columns: dict[str, list[str]] = {
         "GiB": [*(each.value for each in present), "of the card", "one full window needs"]
     }
-    for bar in bars:
+    for bar in shown:
         told = {row["part"]: row for row in bar.parts.iter_rows(named=True)}
         cells = [
             f"{told[part]['gib']:.2f} {told[part]['source']}" if part in told else ""
@@ -409,19 +335,19 @@ def _table(bars: Sequence[_Bar]) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _legend(bars: Sequence[_Bar]) -> tuple[tuple[str, str], ...]:
-    present = {part for bar in bars for part in bar.parts["part"]}
+def _legend(shown: Sequence[Bar]) -> tuple[tuple[str, str], ...]:
+    present = {part for bar in shown for part in bar.parts["part"]}
     return tuple(
         (_COLOURS[part], f"{_SHORT[part]} {_MEANING[part]}") for part in Part if part in present
     )
 
 
-def _notes(bars: Sequence[_Bar]) -> Iterator[str]:
+def _notes(shown: Sequence[Bar]) -> Iterator[str]:
     yield (
         "A thick line ends the share of the card that vLLM may take, and what is left of it for "
         "the KV cache; the dashed line is the card."
     )
-    everything = pl.concat([bar.parts for bar in bars])
+    everything = pl.concat([bar.parts for bar in shown])
     if Source.DERIVED.value in set(everything["source"]):
         yield (
             "Derived figures are no lines of the log: differences of such lines, or what launches "
@@ -432,7 +358,7 @@ def _notes(bars: Sequence[_Bar]) -> Iterator[str]:
             "This engine does not log weights and activation; what the card's configuration "
             "declares stands for them."
         )
-    over = everything.filter(pl.col("part") == Part.OTHER.value, pl.col("gib") < -_ROUNDED_GIB)
+    over = everything.filter(pl.col("part") == Part.OTHER.value, pl.col("gib") < -ROUNDED_GIB)
     if not over.is_empty():
         most = -float(over.select(pl.col("gib").min()).item())
         yield f"The logged parts exceed their sum by up to {most:.2f} GiB: some are counted twice."
