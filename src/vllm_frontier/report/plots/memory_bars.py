@@ -22,7 +22,7 @@ _REFUSED = ", refused"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One cell: what it is, and its parts in order, longest first row of words first."""
+    """One cell: what it is called, the lines of words above it, and its parts in order."""
 
     name: str
     lines: tuple[str, ...]
