@@ -41,7 +41,9 @@ def test_every_setting_has_a_mark_in_every_panel() -> None:
     figure = drawn(GROUPS)
     assert [len(panel) for panel in marks(figure)] == [7, 7, 7, 7]
     overall, code, edit, prose = marks(figure)
-    assert overall[0].startswith("all tasks, no speculation, without graphs: 23.7 tokens/s; 95 % ")
+    assert overall[0].startswith(
+        "all tasks, no speculation, without graphs: 23.7 tokens/s; 95 % interval "
+    )
     assert edit[4].startswith("edit, 4 tokens drafted, without graphs: 115.4 tokens/s")
     assert edit[4].endswith(
         "within launches only, 1 launch; ×4.87 of no speculation without graphs"
@@ -83,6 +85,10 @@ def test_one_cell_has_one_mark_and_no_gain() -> None:
     groups = speed_groups(*tables([launch(0)], decoding(launch(0), {"edit": [50.0, 51.0]})))
     (panel,) = marks(drawn(groups))
     assert len(panel) == 1
+    once = speed_groups(*tables([launch(0)], decoding(launch(0), {"edit": [50.0]})))
+    assert marks(drawn(once)) == [
+        ["edit, no speculation, with graphs: 50.0 tokens/s; 95 % interval not known, 1 launch"]
+    ]
     assert gain(gain_parts(groups)) is None
     nothing = speed_groups(*tables([], []))
     assert speed(nothing) is None

@@ -135,7 +135,7 @@ def _panel(row: Mapping[str, Any], domain: tuple[float, float]) -> Panel:
     axis = alt.Axis(values=ticks, format="~r", labelExpr="'×' + datum.label")
     x = alt.X(
         "start:Q",
-        title="times the speed without both",
+        title="times the speed with neither",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
         axis=axis,
     )

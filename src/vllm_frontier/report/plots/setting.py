@@ -69,9 +69,9 @@ def speed_words(speed: float) -> str:
 
 
 def interval_words(low: float | None, high: float | None) -> str:
-    """The ends of an interval: `461.9 to 780.8`."""
+    """The ends of an interval: `461.9 to 780.8`; `not known` where nothing tells it."""
     if low is None or high is None:
-        return "no interval"
+        return "not known"
     return f"{speed_words(low)} to {speed_words(high)}"
 
 

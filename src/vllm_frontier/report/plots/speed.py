@@ -103,11 +103,12 @@ def _placed(chosen: pl.DataFrame) -> pl.DataFrame:
 
 def _words(row: Mapping[str, Any]) -> str:
     """What is read aloud of a mark."""
-    over = "over launches" if row["basis"] == LAUNCHES else "within launches only"
+    over = " over launches" if row["basis"] == LAUNCHES else " within launches only"
+    over = "" if row["low"] is None else over
     launches = f"{row['launches']} {'launch' if row['launches'] == 1 else 'launches'}"
     told = [
         f"{task_name(row['task'])}, {setting(row)}: {speed_words(row['decode_tok_s'])} tokens/s",
-        f"95 % {interval_words(row['low'], row['high'])} {over}, {launches}",
+        f"95 % interval {interval_words(row['low'], row['high'])}{over}, {launches}",
     ]
     if row["base"] is not None and (row["depth"] > 0 or row["graphs"]):
         ratio = row["decode_tok_s"] / row["base"]
@@ -207,7 +208,7 @@ def _summary(groups: pl.DataFrame) -> str:
     best = fastest(groups)
     told = (
         f"Fastest over {ALL_TASKS}: {setting(best)}, {speed_words(best['decode_tok_s'])} tokens/s "
-        f"(95 % {interval_words(best['low'], best['high'])})"
+        f"(95 % interval {interval_words(best['low'], best['high'])})"
     )
     same = groups.filter(pl.col("task").is_null(), extra=best["extra"], depth=0)
     for on in (False, True):
@@ -248,7 +249,7 @@ def _table(groups: pl.DataFrame) -> pl.DataFrame:
                 },
                 f"{ALL_TASKS}, tokens/s": speed_words(whole["decode_tok_s"]),
                 "95 % interval": interval_words(whole["low"], whole["high"])
-                + ("" if whole["basis"] == LAUNCHES else " *"),
+                + ("" if whole["basis"] == LAUNCHES or whole["low"] is None else " *"),
                 "launches": whole["launches"],
                 "beware": "; ".join(doubts(whole)),
             }
