@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT = 268.0, 230.0  # pixels of the ground
 _AROUND = 52  # pixels of axes and their titles below and above
 _SIZES = (36.0, 260.0)  # square pixels of a mark: no memory left, and most
 _NO_SIZE = 60.0
-_LETTER, _LINE = 6.2, 13.0  # pixels of a letter and of a line of words
+_LETTER, _LINE = 7.2, 13.0  # pixels of a letter and of a line of words
 _ABOVE = 17.0  # pixels from the middle of a mark to that of its name
 _LINES = 4  # shares of the card with a line of their own
 _ROOM = 1.14  # of the ground above the highest mark
@@ -186,19 +186,13 @@ def _shares(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
         at = ground.x(context)
         to_left = at_end or at > _WIDTH - 40
         rows = [{"x": at, "decode_tok_s": 0.0 if at_end else speed, "text": shortest(share)}]
-        chart: alt.Chart = (
-            alt.Chart(_frame(rows))
-            .mark_text(
-                align="right" if to_left else "left",
-                dx=-4 if to_left else 4,
-                dy=-8 if at_end else 17,
-                fontSize=10,
-                color=theme.colour("text"),
-                aria=False,
-            )
-            .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
+        yield from _haloed(
+            rows,
+            align="right" if to_left else "left",
+            dx=-4 if to_left else 4,
+            dy=-8 if at_end else 17,
+            fontSize=10,
         )
-        yield chart
 
 
 def _best_by_share(leading: pl.DataFrame) -> list[tuple[float, list[tuple[int, float]]]]:
@@ -332,21 +326,25 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
             .encode(x="x:Q", y="decode_tok_s:Q")
         )
         yield leader
-        for halo in (True, False):
-            chart: alt.Chart = (
-                alt.Chart(_frame(rows))
-                .mark_text(
-                    align="right" if to_left else "left",
-                    baseline="middle",
-                    fontSize=11,
-                    fontWeight="bold",
-                    aria=False,
-                    stroke=theme.colour("page") if halo else None,
-                    strokeWidth=3 if halo else 0,
-                )
-                .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
-            )
-            yield chart
+        yield from _haloed(
+            rows,
+            align="right" if to_left else "left",
+            baseline="middle",
+            fontSize=11,
+            fontWeight="bold",
+        )
+
+
+def _haloed(rows: Sequence[dict[str, Any]], **style: Any) -> Iterator[alt.Chart]:
+    """Words that can be read where they stand over lines."""
+    for halo in (True, False):
+        ground = theme.colour("page") if halo else None
+        chart: alt.Chart = (
+            alt.Chart(_frame(rows))
+            .mark_text(aria=False, stroke=ground, strokeWidth=3 if halo else 0, **style)
+            .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
+        )
+        yield chart
 
 
 def _around(y: float) -> Iterator[float]:
