@@ -29,7 +29,6 @@ from vllm_frontier.outcome import (
     Run,
     SpecState,
     StartupFacts,
-    Status,
 )
 from vllm_frontier.search import Ask, create_search
 from vllm_frontier.spec import SweepIdentity
@@ -37,11 +36,14 @@ from vllm_frontier.store.rows import interrupted_row, run_rows, telemetry_rows, 
 from vllm_frontier.store.sweep_store import SweepStore
 
 BEGAN = 1_790_000_000.0
-HOSTILE = "</script><img src=x onerror=alert(1)> | `a` <b>&amp; \"q\" 'q' {{ 7*7 }} [x](javascript:y)"
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)> | `a` <b>&amp; \"q\" 'q' {{ 7*7 }} [x](javascript:y)"
+)
 Answer = Callable[[Ask], Outcome | None]
 """What comes of a launch; None: it is never heard of again."""
 
 _SIMULATED = ("rtx5090-qwen3.8-27b-nvfp4", ("engine=simulated",))
+_SMALL = ("grid.depth=[0,1,3]", "grid.utilization=[0.90,0.95]")
 _REAL = ("rtx5090-qwen3.8-27b-nvfp4", ("model.id=org/model",))
 
 
@@ -100,7 +102,9 @@ def with_runs(outcome: Outcome, cell: Cell, factor: float = 1.0) -> Outcome:
     return replace(outcome, runs=tuple(runs), samples=tuple(samples), spec_state=state)
 
 
-def refused(failure_class: FailureClass, evidence: str, *, purpose: Purpose = Purpose.PROOF) -> Outcome:
+def refused(
+    failure_class: FailureClass, evidence: str, *, purpose: Purpose = Purpose.PROOF
+) -> Outcome:
     phase = Phase.ALLOCATE_KV
     return Outcome(
         status=failure_class.status,
@@ -118,7 +122,9 @@ class Folder:
     def __init__(self, root: Path, composed: Composed, version: str = "0.31.0") -> None:
         self.root, self.spec, self._version = root, composed.spec, version
         self.identity: SweepIdentity = identify(composed.spec, version)
-        self.store, _ = SweepStore.create_or_open(root, composed.document, self.identity, allow_changed=True)
+        self.store, _ = SweepStore.create_or_open(
+            root, composed.document, self.identity, allow_changed=True
+        )
         self._sequence = 0
         self._at = BEGAN
 
@@ -148,7 +154,9 @@ class Folder:
         return self._sequence
 
 
-def build(root: Path, composed: Composed, answer: Answer = on_card, *, at_most: int | None = None) -> Path:
+def build(
+    root: Path, composed: Composed, answer: Answer = on_card, *, at_most: int | None = None
+) -> Path:
     """A sweep whose search asked, and was answered, until it had enough."""
     with quick():
         folder = Folder(root, composed)
@@ -196,35 +204,51 @@ def every_outcome(root: Path) -> Path:
 
 def inferred(root: Path) -> Path:
     """A whole search: most cells follow from others."""
-    return build(root, compose("name=inferred"))
+    return build(
+        root, compose("name=inferred", "grid.depth=[0,1,3]", "grid.utilization=[0.90,0.95]")
+    )
 
 
 def simulated(root: Path) -> Path:
-    return build(root, compose("name=rehearsed", simulated=True))
+    return build(
+        root,
+        compose(
+            "name=rehearsed", "grid.depth=[0,2,3,5]", "grid.utilization=[0.90,0.95]", simulated=True
+        ),
+    )
 
 
 def one_cell(root: Path) -> Path:
-    words = ("grid.depth=[0]", "grid.context=[65536]", "grid.graphs=[false]", "grid.utilization=[0.95]")
+    words = (
+        "grid.depth=[0]",
+        "grid.context=[65536]",
+        "grid.graphs=[false]",
+        "grid.utilization=[0.95]",
+    )
     return build(root, compose("name=one-cell", *words))
 
 
 def nothing_launched(root: Path) -> Path:
-    return build(root, compose("name=nothing-launched"), at_most=0)
+    return build(root, compose("name=nothing-launched", *_SMALL), at_most=0)
 
 
 def nothing_works(root: Path) -> Path:
-    composed = compose("name=nothing-works", "grid.depth=[0,3]", "grid.utilization=[0.90,0.95]")
+    composed = compose("name=nothing-works", *_SMALL)
     return build(root, composed, lambda ask: refused(FailureClass.KV_NONE, "ValueError: no memory"))
 
 
 def interrupted(root: Path) -> Path:
     """Ended from outside in its tenth launch."""
     left = iter(range(10))
-    return build(root, compose("name=interrupted"), lambda ask: on_card(ask) if next(left) < 9 else None)
+    return build(
+        root,
+        compose("name=interrupted", *_SMALL),
+        lambda ask: on_card(ask) if next(left) < 9 else None,
+    )
 
 
 def out_of_budget(root: Path) -> Path:
-    return build(root, compose("name=out-of-budget", "search.max_launches=8"), at_most=8)
+    return build(root, compose("name=out-of-budget", "search.max_launches=8", *_SMALL), at_most=8)
 
 
 def extra_axes(root: Path) -> Path:
@@ -239,7 +263,12 @@ def extra_axes(root: Path) -> Path:
 
 def several_cards(root: Path) -> Path:
     """Begun on one card and with one version, gone on with others."""
-    words = ("name=several-cards", "search=exhaustive", "grid.depth=[0,3]", "grid.context=[65536,100000]")
+    words = (
+        "name=several-cards",
+        "search=exhaustive",
+        "grid.depth=[0,3]",
+        "grid.context=[65536,100000]",
+    )
     words += ("grid.utilization=[0.97]",)
     first = compose(*words)
     cells = first.spec.grid.cells()
@@ -280,7 +309,7 @@ def build_each(root: Path, composed: Composed) -> Path:
 @contextmanager
 def running(root: Path) -> Iterator[Path]:
     """A sweep that this process writes now: nine launches are done, one runs."""
-    composed = compose("name=running")
+    composed = compose("name=running", *_SMALL)
     with quick():
         folder = Folder(root, composed)
         search = create_search(composed.spec)

@@ -1,4 +1,4 @@
-"""Pictures as a page holds them: panels that stand in it, and files of their own."""
+"""Pictures as a page holds them: panels that stand in it."""
 
 from __future__ import annotations
 
@@ -63,9 +63,3 @@ def _sign(words: str) -> tuple[str, str]:
 def _width(svg: str) -> int:
     found = _WIDTH.search(svg)
     return round(float(found[1])) if found else theme.PANEL_WIDTH
-
-
-def files(figure: Figure) -> dict[str, bytes]:
-    """The figure as files, by name: SVG, and PNG for what cannot show that."""
-    svg = render.svg_file(figure)
-    return {f"{figure.name}.svg": svg.encode(), f"{figure.name}.png": render.png_file(svg)}

@@ -54,6 +54,16 @@ def markdown_page(template: str, context: Mapping[str, Any]) -> str:
     return re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
 
 
+def svg(template: str, context: Mapping[str, Any]) -> str:
+    """A picture around others.
+
+    Args:
+        template: a file of this folder that ends with `.svg.j2`.
+        context: as `html` has it.
+    """
+    return _environment().get_template(template).render(context)
+
+
 def inlined(svg: str, prefix: str) -> Markup:
     """A picture of `render.panels` for a page that has others: its ids begin with `prefix`.
 

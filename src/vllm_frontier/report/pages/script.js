@@ -61,6 +61,12 @@
       current.setAttribute("tabindex", "0");
       current.focus();
     };
+    // Out of the picture: the next Tab goes on behind it.
+    const leave = () => {
+      hide();
+      panel.focus({ preventScroll: true });
+      current.setAttribute("tabindex", "-1");
+    };
     const markOf = (event) => event.target.closest("[data-mark]");
 
     panel.addEventListener("keydown", (event) => {
@@ -73,12 +79,15 @@
       else if (event.key === "End") go(marks[marks.length - 1]);
       else if (event.key === "PageDown") go(marks[place + 1]);
       else if (event.key === "PageUp") go(marks[place - 1]);
-      else if (event.key === "Escape") { hide(); panel.focus(); }
+      else if (event.key === "Escape") leave();
       else return;
       event.preventDefault();
     });
     panel.addEventListener("focusin", (event) => { if (markOf(event)) show(markOf(event)); });
-    panel.addEventListener("focusout", hide);
+    panel.addEventListener("focusout", (event) => {
+      hide();
+      if (event.target === panel) current.setAttribute("tabindex", "0");
+    });
     panel.addEventListener("pointerover", (event) => { const mark = markOf(event); if (mark) show(mark); else hide(); });
     panel.addEventListener("pointerleave", hide);
     panel.addEventListener("click", (event) => go(markOf(event)));

@@ -20,10 +20,11 @@ from vllm_frontier.report.pages import (
     headline,
     judged,
     measured,
+    picture_file,
 )
+from vllm_frontier.report.pages.drawn import Picture
 from vllm_frontier.report.pages.links import Folder
 from vllm_frontier.report.pictures import pictures
-from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.terminal import speculation_notes
 from vllm_frontier.store import atomic
@@ -39,7 +40,7 @@ class Report:
 
     found: Result
     progress: Mapping[str, Any]
-    figures: tuple[Figure, ...]
+    pictures: tuple[Picture, ...]
     context: Mapping[str, Any]
 
     def html(self) -> str:
@@ -64,10 +65,10 @@ def make(sweep: Path, page: Path, *, at: datetime | None = None) -> Report:
     """
     found = result.load(sweep)
     progress = state.document(SweepStore.open(sweep), sweep, analysed=False)
-    figures = tuple(pictures(found))
+    shown = tuple(drawn.picture(figure) for figure in pictures(found))
     folder = Folder(page=page.resolve(), sweep=sweep.resolve())
-    told = _context(found, progress, figures, folder, at or datetime.now(UTC))
-    return Report(found, progress, figures, told)
+    context = _context(found, progress, shown, folder, at or datetime.now(UTC))
+    return Report(found, progress, shown, context)
 
 
 def write(report: Report, folder: Path) -> dict[str, Any]:
@@ -85,12 +86,12 @@ def write(report: Report, folder: Path) -> dict[str, Any]:
     plots = []
     try:
         paths.plots.mkdir(parents=True, exist_ok=True)
-        for figure in report.figures:
-            written = drawn.files(figure)
+        for picture in report.pictures:
+            written = picture_file.files(picture)
             for name, content in written.items():
                 atomic.write_bytes(paths.plots / name, content)
             svg, png = (str(paths.plots / name) for name in written)
-            plots.append({"name": figure.name, "svg": svg, "png": png})
+            plots.append({"name": picture.name, "svg": svg, "png": png})
         atomic.write_text(paths.markdown, report.markdown())
         atomic.write_text(paths.html, report.html())
     except OSError as error:
@@ -125,14 +126,13 @@ def told(written: Mapping[str, Any]) -> Iterator[str]:
 def _context(
     found: Result,
     progress: Mapping[str, Any],
-    figures: tuple[Figure, ...],
+    shown: tuple[Picture, ...],
     folder: Folder,
     at: datetime,
 ) -> dict[str, Any]:
     """What the templates name."""
     document = result.document(found)
     advised = advice.document(advice.choose(found, advice.Wanted()))
-    shown = [drawn.picture(figure) for figure in figures]
     return {
         "name": found.name,
         "simulated": found.simulated,

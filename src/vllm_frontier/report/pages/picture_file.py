@@ -1,0 +1,109 @@
+"""A picture as a file of its own, for a pull request or a slide: title, panels, legend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from vllm_frontier.report.pages import frame
+from vllm_frontier.report.pages.drawn import Picture
+from vllm_frontier.report.plots import render, theme
+
+_COLUMNS, _MARGIN, _TITLE, _GAP, _LINE = 3, 16, 36, 20, 20  # pixels but for the first
+_LETTER = 6.9  # pixels of an average one at 12 pixels; a little more than most fonts need
+_SIZE = re.compile(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A panel, and where it stands."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    svg: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A colour or a sign of the legend, and where it stands."""
+
+    x: float
+    y: float
+    colour: str
+    sign: str
+    words: str
+
+
+def files(picture: Picture) -> dict[str, bytes]:
+    """A picture as files, by name: SVG, and PNG for what cannot show that."""
+    svg = _svg(picture)
+    return {f"{picture.name}.svg": svg.encode(), f"{picture.name}.png": render.png_file(svg)}
+
+
+def _svg(picture: Picture) -> str:
+    panels, bottom = _placed(picture.panels)
+    right = max(panel.x + panel.width for panel in panels) if panels else theme.PANEL_WIDTH
+    title = 9.5 * len(picture.title)  # bold letters of 16 pixels
+    width = max(right, title, theme.PANEL_WIDTH) + _MARGIN
+    legend, bottom = _legend(picture.legend, width, bottom + _GAP)
+    drawn = frame.svg(
+        "figure.svg.j2",
+        {
+            "width": round(width),
+            "height": round(bottom + _MARGIN),
+            "margin": _MARGIN,
+            "font": theme.FONT,
+            "title": picture.title,
+            "question": picture.question,
+            "summary": picture.summary,
+            "panels": panels,
+            "legend": legend,
+        },
+    )
+    return theme.resolved(drawn)
+
+
+def _placed(panels: Sequence[Markup]) -> tuple[list[_Placed], float]:
+    """The panels in rows, and where the last row ends."""
+    sizes = [_size(svg) for svg in panels]
+    column = max((width for width, _ in sizes), default=0.0) + _GAP
+    placed: list[_Placed] = []
+    top = float(_MARGIN + _TITLE)
+    for first in range(0, len(panels), _COLUMNS):
+        row = list(zip(panels, sizes, strict=True))[first : first + _COLUMNS]
+        placed += [
+            _Placed(_MARGIN + place * column, top, *size, svg)
+            for place, (svg, size) in enumerate(row)
+        ]
+        top += max(height for _, (_, height) in row) + _GAP
+    return placed, top - _GAP
+
+
+def _size(svg: str) -> tuple[float, float]:
+    found = _SIZE.search(svg)
+    if found is None:
+        return float(theme.PANEL_WIDTH), float(theme.PANEL_HEIGHT)
+    return float(found[1]), float(found[2])
+
+
+def _legend(
+    entries: Sequence[tuple[str, str, str]], room: float, top: float
+) -> tuple[list[_Entry], float]:
+    """The legend in lines that fit, and where it ends."""
+    placed = list(_lines(entries, room - 2 * _MARGIN, top))
+    return placed, placed[-1].y if placed else top - _GAP
+
+
+def _lines(entries: Sequence[tuple[str, str, str]], room: float, top: float) -> Iterator[_Entry]:
+    x = 0.0
+    for colour, sign, words in entries:
+        width = 16 + _LETTER * len(words) + _GAP
+        if x and x + width > room:
+            x, top = 0.0, top + _LINE
+        yield _Entry(_MARGIN + x, top, colour, sign, words)
+        x += width
