@@ -231,3 +231,18 @@ def test_pictures_have_a_mark_for_every_figure(pair: dict[str, Any]) -> None:
     memory = "".join(panels(figures["memory-awq"]))
     assert len(re.findall(r'aria-label="[^"]*left for KV cache 3.00 GiB', memory)) == 4
     assert len(re.findall(r'aria-label="[^"]*left for KV cache 1.50 GiB', memory)) == 4
+
+
+def test_of_many_pairs_those_at_the_ends_are_shown(pair: dict[str, Any]) -> None:
+    (speeds,) = pair["speeds"]
+    many = [
+        {**row, "ratio": 1 + number / 1000, "ratio_low": 0.9, "ratio_high": 1.2}
+        for number in range(50)
+        for row in speeds["rows"]
+    ]
+    found = {**pair, "speeds": [{**speeds, "rows": many}]}
+    figures = {each.name: each for each in page.figures_of(found)}
+    marks = re.findall(r'aria-label="[^"]*ratio ([0-9.]+)', "".join(panels(figures["speed-awq"])))
+    assert sorted(marks) == ["1.000"] * 4 + ["1.049"] * 4
+    assert "8 of 200 pairs" in figures["speed-awq"].notes[1]
+    assert "8 of 200 pairs" in printed(found)

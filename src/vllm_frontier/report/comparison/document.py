@@ -221,8 +221,8 @@ def _speed_notes(rows: Sequence[dict[str, Any]], may: Comparable) -> Iterator[st
     if within:
         single = [row for row in within if 1 in (row["base"]["launches"], row["other"]["launches"])]
         what = (
-            "one launch of a cell does not tell what launches differ by, so that this is not in "
-            "the interval; workload.replicates=3 would tell"
+            "one launch of a cell does not tell what launches differ by, so that a difference may "
+            "be luck; workload.replicates=3 would tell"
             if single
             else "launches of these sweeps do not show how much they differ"
         )
@@ -233,7 +233,7 @@ def _speed_notes(rows: Sequence[dict[str, Any]], may: Comparable) -> Iterator[st
             "this depth and graphs."
         )
     if rows:
-        yield "No interval holds what two days, or two sets of a machine, differ by."
+        yield "No interval holds what another day, or another card of the same kind, would change."
     if any(side["broken"] for row in rows for side in (row["base"], row["other"])):
         yield "! what is written there is broken, so that its speed says nothing."
 

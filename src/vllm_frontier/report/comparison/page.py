@@ -64,11 +64,14 @@ def figures_of(document: Document) -> list[Figure]:
     for speeds in document["speeds"]:
         if speeds["rows"]:
             told = words.speeds(speeds, base)
-            found.append(plots.ratios(speeds, base, told, simulated=simulated))
+            rows, fewer = words.telling(speeds["rows"])
+            notes = [*([f"{fewer} All are in the table."] if fewer else []), *speeds["notes"]]
+            shown = {**speeds, "rows": rows, "notes": notes}
+            found.append(plots.ratios(shown, base, told, simulated=simulated))
     for name in names[1:]:
-        rows = words.at_largest_share(_against(document["memory"], name))
-        told = " ".join([_cache_words(rows, base, name), *words.window_needs(rows, base, name)])
-        found.append(plots.memory(rows, base, name, told, simulated=simulated))
+        memory = words.at_largest_share(_against(document["memory"], name))
+        told = " ".join([_cache_words(memory, base, name), *words.window_needs(memory, base, name)])
+        found.append(plots.memory(memory, base, name, told, simulated=simulated))
     return [each for each in found if each is not None]
 
 

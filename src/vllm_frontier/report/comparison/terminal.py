@@ -141,7 +141,7 @@ def _speeds(
     if not speeds["compared"]:
         why = Text(f"Not compared: {speeds['reason']}.", style="yellow")
         return Group(Text(heading, style="bold"), why)
-    rows = speeds["rows"]
+    rows, fewer = words.telling(speeds["rows"])
     if not rows:
         none = Text("No cell works in both that has a speed in both.")
         return Group(Text(heading, style="bold"), none)
@@ -169,7 +169,7 @@ def _speeds(
             *(_of_task(row["tasks"].get(task)) for task in tasks),
         )
     signs = f"ratio: {name} over {base}. = no clear difference, + faster, - slower, by task."
-    notes = [signs, *speeds["notes"]]
+    notes = [*([f"{fewer} All: --json."] if fewer else []), signs, *speeds["notes"]]
     return Group(
         told,
         Text(words.speeds(speeds, base)),

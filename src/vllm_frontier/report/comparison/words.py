@@ -15,6 +15,7 @@ from vllm_frontier.report.wording import several
 
 _NONE = "-"
 _NOTHING_GIB = 0.005
+_ROWS_MAX = 60
 _STATES = {"running": "running", "interrupted": "interrupted", "finished": "finished"}
 
 
@@ -110,6 +111,25 @@ def speeds(told: Mapping[str, Any], base: str) -> str:
         parts.append(f"not clearly different in {counts[Verdict.NO_CLEAR_DIFFERENCE]}")
     cells = several(len(rows), "pair of measured cells", "pairs of measured cells")
     return f"{name} is {listed(parts)} of {cells}, held against {base}."
+
+
+def telling(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
+    """Rows of speeds, as many as can be looked at, and a sentence where these are not all.
+
+    Of many those with the lowest and the highest ratio of each depth, graphs and further axes.
+    """
+    if len(rows) <= _ROWS_MAX:
+        return list(rows), None
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        further = tuple((name, row[name]) for name in row["extra_axes"])
+        groups.setdefault((row["depth"], row["graphs"], further), []).append(row)
+    kept: list[dict[str, Any]] = []
+    for group in groups.values():
+        ordered = sorted(group, key=lambda row: float(row["ratio"]))
+        kept += ordered[:1] + ordered[1:][-1:]
+    told = f"{len(kept)} of {len(rows)} pairs: the lowest and the highest ratio of each setting."
+    return kept, told
 
 
 def at_largest_share(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
