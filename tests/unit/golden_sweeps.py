@@ -141,6 +141,9 @@ class Folder:
     def end(self, ask: Ask, number: int, outcome: Outcome) -> None:
         attempt = self.store.paths.attempt(self.identity.cell_id(ask.cell), number)
         began, self._at = self._at, self._at + (outcome.wall_s or 60.0)
+        if self.spec.engine.kind != "simulated":  # whatever described the launch
+            facts = replace(outcome.facts, engine_version=self._version)
+            outcome = replace(outcome, facts=facts)
         outcome = replace(outcome, started_at=began, ended_at=self._at)
         made = (self.spec, self.identity, ask.cell, number, outcome)
         trial = trial_row(

@@ -30,14 +30,14 @@ _COLOURS = {
 class Failing:
     """A reason why cells have no result; of one of them the line that decided, and its log.
 
-    `log` is the path of the log from the page, empty where there is none.
+    `cells` says how many there are, and which one is told of. `log` is the path of the log from
+    the page, empty where there is none.
     """
 
     reason: str
     status: str
     kind: str
     cells: str
-    example: str
     phase: str
     evidence: str
     line: int | None
@@ -66,16 +66,17 @@ def failing(found: Result, document: Row, folder: Folder) -> list[Failing]:
 def _failing(row: Row, trial: Row, inferred: Mapping[str, int], folder: Folder) -> Failing:
     reason = row["failure_class"]
     cells = several(row["cells"], "cell", "cells")
-    if inferred.get(reason):
-        cells += f", and {inferred[reason]:,} more inferred from them"
+    more = inferred.get(reason, 0)
+    if more:
+        cells += f", and {more:,} more inferred from {'it' if row['cells'] == 1 else 'them'}"
+    cells += ": " if row["cells"] == 1 and not more else "; one of them: "
     outcome = outcome_of(trial)
     log = SweepPaths(folder.sweep).attempt(row["cell_id"], row["attempt"]).server_log
     return Failing(
         reason=reason or row["status"],
         status=row["status"],
         kind=_COLOURS.get(row["status"], "unknown"),
-        cells=cells,
-        example=axes(row),
+        cells=f"{cells}{axes(row)}",
         phase=row["phase"] or "",
         evidence=row["evidence"] or "",
         line=row["evidence_line"],

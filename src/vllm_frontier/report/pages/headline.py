@@ -73,17 +73,21 @@ def state(progress: Row) -> State:
 
 
 def _told(progress: Row) -> Iterator[str]:
-    reason = f" (`{progress['reason']}`)" if progress["reason"] is not None else ""
+    reason = f" ({progress['reason']})" if progress["reason"] is not None else ""
     yield f"{progress['done']:,} of {several(progress['planned'], 'cell', 'cells')} known{reason}."
     if progress["state"] == "running":
-        yield f"It is being measured right now by {progress['writer']}; this page does not change."
+        yield (
+            f"It was being measured by {progress['writer']} when this report was made; the report "
+            "does not change."
+        )
         for cell in progress["running"]:
             yield f"Now: {axes(_with_extra(cell))}, attempt {cell['attempt']}."
     elif not progress["launches"]:
         yield "Nothing was launched yet."
     if progress["launches_left"]:
         about = several(progress["launches_left"], "launch is", "launches are")
-        yield f"About {about} left; `vllm-frontier resume {progress['folder']}` makes them."
+        them = "it" if progress["launches_left"] == 1 else "them"
+        yield f"About {about} left; vllm-frontier resume {progress['folder']} makes {them}."
 
 
 def _with_extra(cell: Row) -> Row:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>|~&#$]")
+# An underscore within a word is one; beside anything else it may begin or end an emphasis.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&#$]|(?<![^\W_])_|_(?![^\W_])")
 _SPACE = re.compile(r"\s+")
 _TICKS = re.compile(r"`+")
 # A mention of somebody, and a link that nobody meant.

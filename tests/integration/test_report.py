@@ -1,0 +1,131 @@
+"""`vllm-frontier report` as a user calls it."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+import golden_sweeps as golden
+
+
+def report(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "vllm_frontier", "report", *map(str, words)],
+        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return golden.every_outcome(tmp_path_factory.mktemp("report") / "a sweep")
+
+
+def test_a_report_is_written_into_the_sweep(sweep: Path) -> None:
+    done = report(sweep)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "every-outcome: finished, 54 of 64 cells known"
+    assert lines[1:3] == [str(sweep / "report.html"), str(sweep / "report.md")]
+    plots = {path.name for path in (sweep / "plots").iterdir()}
+    names = {Path(name).stem for name in plots}
+    assert {"fits", "frontier", "speed", "acceptance", "memory"} <= names
+    assert plots == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    told = (sweep / "report.md").read_text()
+    pictures = re.findall(r"^!\[[^\]]*\]\(([^)]+)\)$", told, re.MULTILINE)
+    assert sorted(pictures) == sorted(f"plots/{name}.svg" for name in names)
+    for link in re.findall(r"\[log\]\(<([^>]+)>\)", told):
+        assert (sweep / link).is_file()
+    # Every reason has its line, as code: nothing of it is markup.
+    without_code = re.sub(r"(`+)(?:(?!\1).)+\1(?!`)", "", told)
+    assert "<img" in told
+    assert "<" not in without_code.replace("](<", "")
+
+
+def test_a_report_elsewhere_links_back_and_leaves_the_sweep_alone(
+    sweep: Path, tmp_path: Path
+) -> None:
+    before = sorted(path.name for path in sweep.iterdir())
+    done = report(sweep, "--out", tmp_path / "new/out", "--json")
+    assert done.returncode == 0, done.stderr
+    written = json.loads(done.stdout)
+    assert (written["state"], written["reason"]) == ("finished", None)
+    assert (written["done"], written["planned"], written["simulated"]) == (54, 64, False)
+    assert written["html"] == str(tmp_path / "new/out/report.html")
+    files = [written["html"], written["markdown"]]
+    files += [each[kind] for each in written["plots"] for kind in ("svg", "png")]
+    assert all(Path(file).stat().st_size > 500 for file in files)
+    assert sorted(path.name for path in sweep.iterdir()) == before
+    link = re.search(r'href="([^"]+/server\.log)"', Path(written["html"]).read_text())
+    assert link is not None
+    assert (tmp_path / "new/out" / link[1].replace("%20", " ")).is_file()
+
+
+def test_a_running_sweep_says_so(tmp_path: Path) -> None:
+    with golden.running(tmp_path / "s") as folder:
+        done = report(folder, "--json")
+        assert json.loads(done.stdout)["state"] == "running"
+        page = (folder / "report.html").read_text()
+    assert ">Running</span>" in page
+    assert f"pid {os.getpid()}" in page
+
+
+def test_where_nothing_was_launched_the_page_says_so(tmp_path: Path) -> None:
+    folder = golden.nothing_launched(tmp_path / "s")
+    done = report(folder)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "report.html").read_text()
+    assert "Nothing was launched yet." in page
+    assert "NVIDIA GeForce RTX 5090" in page
+    assert 'id="choices"' not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["{sweep}", "--out", "{tmp}/file"], "is a file"),
+        (["{sweep}", "--out", "{tmp}/file/x"], "cannot be written: Not a directory"),
+        (["{sweep}", "--out", "/proc/x"], "cannot be written: "),
+        (["{tmp}/full"], "is no sweep"),
+        (["{tmp}/none"], "is no sweep"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(
+    words: list[str], told: str, sweep: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/y").write_text("x")
+    done = report(*(word.format(sweep=sweep, tmp=tmp_path) for word in words))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_folder_in_the_way_of_a_file_is_told(sweep: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    done = report(sweep, "--out", tmp_path)
+    assert done.returncode == 2
+    assert "cannot be written: Is a directory" in done.stderr
+
+
+def test_two_thousand_cells_are_soon_drawn(tmp_path: Path) -> None:
+    folder = golden.large(tmp_path / "s")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = report(folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert "2000 of 2000 cells known" in done.stdout
+    page = folder / "report.html"
+    assert page.stat().st_size < 5_000_000
+    assert len(re.findall(r'aria-label="[\d,]+ tokens, depth', page.read_text())) >= 2000
+    # A busy machine makes everything wait, but not work more.
+    busy_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert busy_s < 10

@@ -1,0 +1,313 @@
+"""What a report says, and that whatever it is told stays text."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+from golden_sweeps import HOSTILE
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_frontier.report.pages import choices, frame, headline, markdown, picture_file, tabular
+from vllm_frontier.report.pages.drawn import picture
+from vllm_frontier.report.pages.links import Folder
+from vllm_frontier.report.plots import theme
+from vllm_frontier.report.plots.figure import Figure
+
+# Markdown
+
+ANY = st.text(max_size=60) | st.sampled_from(
+    [HOSTILE, "`", "``x", "a|b", "\\", "\\|", "_a_", "__init__"]
+)
+
+
+@given(ANY)
+def test_a_cell_of_a_table_stays_one_cell_in_one_line(text: str) -> None:
+    for told in (markdown.escaped(text), markdown.code(text)):
+        assert "\n" not in told
+        assert re.search(r"(?<!\\)(?:\\\\)*\|", told.replace("\\|", "")) is None
+
+
+@given(ANY)
+def test_escaped_text_holds_no_markup(text: str) -> None:
+    told = markdown.escaped(text).replace("<!-- -->", "")
+    assert re.search(r"(?<!\\)(?:\\\\)*[`*\[\]<>]", told) is None
+    plain = told.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    assert re.sub(r"\\([\\`*\[\]|~#$_])", r"\1", plain) == re.sub(r"\s+", " ", text).strip()
+
+
+def test_words_of_the_field_are_left_alone() -> None:
+    assert markdown.escaped("kv_too_small at 0.95, depth 3") == "kv_too_small at 0.95, depth 3"
+    assert markdown.escaped("_x_ __init__") == r"\_x\_ \_\_init\_\_"
+    assert markdown.escaped("ask @someone") == "ask @<!-- -->someone"
+
+
+@given(ANY)
+def test_code_is_fenced_by_more_ticks_than_it_has(text: str) -> None:
+    told = markdown.code(text)
+    if not told:
+        assert not text.strip()
+        return
+    fence = re.match(r"`+", told)
+    assert fence is not None
+    assert told.endswith(fence[0])
+    assert fence[0] not in told[len(fence[0]) : -len(fence[0])]
+    lines = markdown.block(f"x\n{text}", "bash").split("\n")
+    assert lines[-1] not in "\n".join(lines[1:-1])
+
+
+def test_what_a_template_names_is_escaped_once() -> None:
+    environment = frame._markdown_environment()
+    template = environment.from_string(
+        "{{ a }} | {{ a | code }}{% for x in [1, 2] %}, {{ x }}{% endfor %}"
+    )
+    assert template.render(a="a|b") == r"a\|b | `a\|b`, 1, 2"
+
+
+# Figures
+
+
+def test_figures_of_a_column_have_as_many_digits() -> None:
+    table = tabular.table(
+        pl.DataFrame(
+            {
+                "window": [8192, 131_072, None],
+                "speed": [98.25, 204.111, None],
+                "share": [0.9, 0.125, 0.5],
+                "graphs": [True, False, None],
+                "task": ["edit", None, "code"],
+            }
+        ),
+        "What",
+    )
+    assert table.columns == ("window", "speed", "share", "graphs", "task")
+    assert table.numeric == (True, True, True, False, False)
+    assert table.rows == (
+        ("8,192", "98.2", "0.900", "on", "edit"),
+        ("131,072", "204.1", "0.125", "off", "–"),
+        ("–", "–", "0.500", "–", "code"),
+    )
+
+
+# The headline
+
+
+def progress(**more: object) -> dict:
+    told = {
+        "sweep": "demo",
+        "folder": "outputs/demo",
+        "state": "finished",
+        "reason": None,
+        "writer": None,
+        "planned": 36,
+        "done": 36,
+        "launches": 12,
+        "launches_left": 0,
+        "running": [],
+    }
+    return told | more
+
+
+def test_the_state_is_told_in_words() -> None:
+    finished = headline.state(progress())
+    assert (finished.word, finished.told) == ("Finished", ("36 of 36 cells known.",))
+    stopped = headline.state(
+        progress(state="interrupted", reason="search.max_hours", done=9, launches_left=1)
+    )
+    assert stopped.word == "Stopped by its budget"
+    assert stopped.told == (
+        "9 of 36 cells known (search.max_hours).",
+        "About 1 launch is left; vllm-frontier resume outputs/demo makes it.",
+    )
+    cell = {"depth": 3, "context": 8192, "graphs": True, "utilization": 0.9, "max_num_seqs": 4}
+    running = headline.state(
+        progress(
+            state="running", writer="pid 7 on here", done=1, running=[{**cell, "attempt": 2}],
+            launches_left=None,
+        )
+    )  # fmt: skip
+    assert running.word == "Running"
+    assert running.told[1].startswith("It was being measured by pid 7 on here")
+    assert running.told[2] == (
+        "Now: depth 3, context 8192, graphs on, utilization 0.9, max_num_seqs 4, attempt 2."
+    )
+    nothing = headline.state(progress(state="interrupted", done=0, launches=0))
+    assert "Nothing was launched yet." in nothing.told
+
+
+def choice(names: list[str], **more: object) -> dict:
+    told = {
+        "choices": names,
+        "cell_id": "-".join(names),
+        "depth": 3,
+        "context": 100_000,
+        "graphs": True,
+        "utilization": 0.95,
+        "extra_axes": [],
+        "decode_tok_s": 204.12,
+        "decode_tok_s_low": 200.0,
+        "decode_tok_s_high": 208.0,
+        "interval_basis": "launches",
+        "gain_no_graphs": 4.1,
+        "gain_in_doubt": False,
+        "prefill_tok_s": 5400.0,
+        "kv_headroom_gib": 0.25,
+        "command": "vllm serve m",
+    }
+    return told | more
+
+
+FASTEST = choice(["fastest", "balanced"])
+LONGEST = choice(["longest"], depth=0, context=130_000, decode_tok_s=98.0, graphs=False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "against", "words"),
+    [
+        (
+            [FASTEST, LONGEST],
+            "slower",
+            "Longest window: 130,000 tokens at 98.0 tokens/s, with no speculation and graphs off. "
+            "Fastest: 204.1 tokens/s at 100,000 tokens, with depth 3 and graphs on. That is 4.10 "
+            "times the speed without speculation and graphs.",
+        ),
+        (
+            [choice(["fastest", "longest", "balanced"], gain_no_graphs=None)],
+            None,
+            "Longest and fastest at once: 100,000 tokens at 204.1 tokens/s, with depth 3 and "
+            "graphs on.",
+        ),
+        (
+            [choice(["fastest"], gain_no_graphs=None), LONGEST],
+            "no clear difference",
+            "Longest window: 130,000 tokens at 98.0 tokens/s, with no speculation and graphs off. "
+            "Fastest: 204.1 tokens/s at 100,000 tokens, with depth 3 and graphs on, though "
+            "without a clear difference.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_answer_is_told_in_two_sentences(chosen: list, against: str | None, words: str) -> None:
+    rows = [{**each, "against_fastest": against} for each in chosen]
+    document = {"choices": chosen, "frontier": rows, "reason": None}
+    assert headline.answer(document) == words
+
+
+def test_without_a_frontier_the_answer_is_why() -> None:
+    document = {"choices": [], "frontier": [], "reason": "nothing in the grid fits: kv_none"}
+    assert headline.answer(document) == "Nothing in the grid fits: kv_none."
+
+
+# Choices
+
+
+def test_a_card_has_every_form_and_what_it_costs() -> None:
+    first, second = choices.cards(
+        [
+            {
+                **FASTEST,
+                "config": "model: m\n",
+                "config_command": "vllm serve --config c.yaml",
+                "docker": "docker run m",
+                "against": [{"choice": "longest", "words": "30,000 tokens less window"}],
+                "note": "not launched itself",
+                "checks": [
+                    {"check": "drift", "verdict": "warn", "detail": "a"},
+                    {"check": "drift", "verdict": "warn", "detail": "b"},
+                ],
+            },
+            LONGEST,
+        ]
+    )
+    assert (first.title, first.speed, first.window) == ("Fastest, balanced", "204.1", "100,000")
+    assert first.interval == "95 % interval 200.0 to 208.0"
+    assert [each.text for each in first.others] == [
+        "model: m\n", "vllm serve --config c.yaml", "docker run m",
+    ]  # fmt: skip
+    assert first.against == ("30,000 tokens less window",)
+    assert first.warnings == (("warn", "Not launched itself."), ("warn", "drift: a (and 1 more)"))
+    assert ("Spare", "0.25 GiB of KV cache beyond one window") in first.told
+    assert second.others == ()
+    assert first.command.name != second.command.name
+
+
+# The frame
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_a_page_allows_its_own_script_and_nothing_else() -> None:
+    page = frame.html("base.html.j2", {})
+    script = page.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    tags = Tags()
+    tags.feed(page)
+    policy = next(each["content"] for tag, each in tags.seen if "http-equiv" in each) or ""
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}';" in policy
+    loaded = {"src", "srcset", "data", "action", "poster"}
+    assert [each for _, each in tags.seen if loaded & each.keys()] == []
+    assert {each["href"] for tag, each in tags.seen if tag == "link"} == {"data:,"}
+    assert [tag for tag, _ in tags.seen].count("script") == 1
+
+
+def test_a_page_defines_every_colour_on_light_and_dark() -> None:
+    page = frame.html("base.html.j2", {})
+    for colours in (theme.LIGHT, theme.DARK):
+        for name, value in colours.items():
+            assert f"--{name}: {value};" in page
+    named = set(re.findall(r"var\(--([a-z0-9-]+)\)", page)) - {"panel"}
+    assert named <= theme.LIGHT.keys()
+
+
+def figure(words: str) -> Figure:
+    import altair as alt
+
+    marks = pl.DataFrame({"x": [1.0, 2.0], "words": [words, "two"]})
+    chart = alt.Chart(marks, width=200, height=100).mark_point(clip=True)
+    chart = chart.encode(x="x:Q", description="words:N", color=alt.value(theme.colour("works")))
+    table = pl.DataFrame({"what": [words]})
+    return Figure("f", words, "Which?", words, (chart, chart), table, (("works", "■ works"),))
+
+
+def test_pictures_in_one_page_share_no_ids_and_no_markup() -> None:
+    drawn = picture(figure(HOSTILE))
+    ids = [re.findall(r'\bid="([^"]+)"', panel) for panel in drawn.panels]
+    assert ids[0]
+    assert not set(ids[0]) & set(ids[1])
+    for panel, own in zip(drawn.panels, ids, strict=True):
+        assert set(re.findall(r"url\(#([^)]+)\)", panel)) <= set(own)
+        assert "<img" not in panel
+    assert drawn.legend == (("works", "■", "works"),)
+    parts = frame._environment().get_template("parts.html.j2").module
+    written = str(parts.picture_of(drawn))  # type: ignore[attr-defined]
+    assert "<img" not in written
+    assert "&lt;img" in written
+
+
+def test_a_picture_is_a_file_with_title_and_legend() -> None:
+    files = picture_file.files(picture(figure("What & why <here>")))
+    assert sorted(files) == ["f.png", "f.svg"]
+    svg = files["f.svg"].decode()
+    assert "var(" not in svg
+    assert "<title>What &amp; why &lt;here&gt;</title>" in svg
+    assert svg.count("<svg") == 1 + 2 * 2
+    assert theme.LIGHT["works"] in svg.rpartition("<g transform")[2]
+    assert files["f.png"].startswith(b"\x89PNG")
+
+
+def test_links_are_relative_and_quoted(tmp_path: Path) -> None:
+    sweep = tmp_path / "a b"
+    folder = Folder(page=tmp_path / "out", sweep=sweep)
+    assert folder.link(sweep / "attempts/x/1/server.log") == "../a%20b/attempts/x/1/server.log"
+    assert Folder(page=sweep, sweep=sweep).link(sweep / "sweep.yaml") == "sweep.yaml"
