@@ -14,7 +14,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(BACKEND)
 
-.PHONY: setup demo test lint browser clean help
+.PHONY: setup demo test lint docs browser clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -36,6 +36,9 @@ lint: $(READY)  ## Check style and types.
 
 test: lint browser  ## Check style and types, then run all tests.
 	@$(BIN)/python -m pytest -n $(WORKERS)
+
+docs: $(READY)  ## Write docs/schema.md from the schema.
+	@$(BIN)/python tools/schema_page.py
 
 browser:
 	@tools/browser.sh
