@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -71,14 +72,14 @@ def leaders_by(points: Iterable[Point[Name]], faster: Faster[Name]) -> set[Name]
 
     stay: list[Point[Name]] = []
     # A cell can be beaten only by one that comes earlier in this order, or has the same place.
-    for _, group in itertools.groupby(sorted(points, key=place), key=place):
+    for (_, utilization), group in itertools.groupby(sorted(points, key=place), key=place):
+        better = [other for other in stay if other.utilization <= utilization]
+        # Most are slower than one of these, which needs no comparison of the two.
+        highest = max((other.speed for other in better), default=-math.inf)
         open_points = [
             point
             for point in group
-            if not any(
-                other.utilization <= point.utilization and not faster(point, other)
-                for other in stay
-            )
+            if point.speed > highest and all(faster(point, other) for other in better)
         ]
         stay += _best_of_equals(open_points, faster)
     return {point.cell_id for point in stay}
@@ -89,6 +90,10 @@ def _best_of_equals(points: Sequence[Point[Name]], faster: Faster[Name]) -> list
     if not points:
         return []
     by_speed = sorted(points, key=lambda point: -point.speed)
-    fastest = [point for point in by_speed if not any(faster(other, point) for other in by_speed)]
+    fastest = [
+        point
+        for point in by_speed
+        if not any(other.speed > point.speed and faster(other, point) for other in by_speed)
+    ]
     depth = min(point.depth for point in fastest)
     return [point for point in fastest if point.depth == depth]

@@ -43,7 +43,9 @@ def working_speeds(
     measured = with_speeds(cells, figures).with_columns(speed_cell=pl.col("cell_id"))
     names = measured.collect_schema().names()
     lent = [*SPEEDS, *_OF_SPEED, "speed_cell", "spec_state"]
-    axes = measured.select("cell_id", *AXES).collect()
+    # The one that lends has the longest window.
+    longest = pl.col("context") == pl.col("context").max().over(SAME_SPEED)
+    axes = measured.filter(longest).select("cell_id", *AXES).collect()
     ids = {cell_of(row): row["cell_id"] for row in axes.iter_rows(named=True)}
     lending = [ids[cell] for cell in lenders(ids).values()]
     lent_speeds = measured.filter(pl.col("cell_id").is_in(lending)).select(*SAME_SPEED, *lent)

@@ -12,6 +12,7 @@ from functools import cached_property
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL
+from vllm_frontier.analyze.packed import packed
 from vllm_frontier.analyze.speed import decode_runs
 from vllm_frontier.outcome import Status
 
@@ -36,10 +37,11 @@ _OF_A_RUN = (
     *("foreign_processes", "foreign_gib", "foreign_cores"),
 )
 _OF_A_DECODE = (
-    *("row", "launch", "cell", *REQUEST, "temperature", "prompt_tokens", "completion_tokens"),
+    *("row", "launch", *REQUEST, "temperature", "prompt_tokens", "completion_tokens"),
     *("decode_tok_s", "decode_tok_s_server", "decode_tok_s_client"),
     *("drafts", "draft_tokens", "accepted_tokens", "positions"),
 )
+_OF_A_TEXT = ("row", "launch", *REQUEST, "prompt_tokens", "completion_tokens")
 _TEXTS_AT_MOST = 50_000  # outputs that are compared
 _TEXTS_AT_LEAST = 2  # of these of each launch and task
 
@@ -174,7 +176,7 @@ class Digest:
                 positions=pl.col("positions").max(),
             )
             .with_columns(pl.col("task").cast(pl.String))
-            .collect()
+            .collect(engine="streaming")
         )
 
     @cached_property
@@ -194,14 +196,23 @@ class Digest:
     @cached_property
     def compared(self) -> pl.DataFrame:
         """Greedy decode runs whose text is compared: some of each launch and task."""
-        greedy = self.decode.filter(pl.col("temperature") == 0)
-        each = max(_TEXTS_AT_LEAST, _TEXTS_AT_MOST // max(1, self.by_launch.height))
-        return greedy.filter(pl.col("row").cum_count().over("launch", "task") <= each)
+        groups = self.decode.select(packed("launch", "task").alias("_group"))
+        each = max(_TEXTS_AT_LEAST, _TEXTS_AT_MOST // max(1, groups["_group"].n_unique()))
+        greedy = pl.concat([self.decode, groups], how="horizontal").lazy()
+        return (
+            greedy.filter(pl.col("temperature") == 0)
+            .select(*_OF_A_TEXT, "_group")
+            .filter(pl.col("row").cum_count().over("_group") <= each)
+            .drop("_group")
+            .collect()
+        )
 
     @cached_property
     def probes(self) -> pl.DataFrame:
         """Runs of measured launches that rate a text."""
-        return self.measured.filter(pl.col("kind") == "probe")
+        columns = ("task", "temperature", "output_logprob", "output_logprob_expected")
+        rated = self.measured.lazy().filter(pl.col("kind") == "probe")
+        return rated.select("row", "launch", *columns).collect()
 
     @cached_property
     def texts(self) -> pl.DataFrame:
@@ -220,11 +231,8 @@ class Digest:
 
 
 def medians(told: pl.DataFrame, *numbers: str) -> pl.DataFrame:
-    """The median `log_speed` by two columns of numbers, neither of which may be null."""
-    one, other = (pl.col(name).cast(pl.UInt64) for name in numbers)
-    # One number is grouped several times as fast as two.
-    key = one * (other.max().fill_null(0) + 1) + other
-    keyed = told.select(*numbers, "log_speed", _key=key)
+    """The median `log_speed` by some columns of numbers."""
+    keyed = told.select(*numbers, "log_speed", _key=packed(*numbers))
     if keyed["_key"].n_unique() == keyed.height:
         return keyed.drop("_key")
     figures = [pl.col(numbers).first(), pl.col("log_speed").median()]

@@ -7,6 +7,7 @@ import math
 import polars as pl
 
 from vllm_frontier.analyze.latest import CELL
+from vllm_frontier.analyze.packed import packed
 from vllm_frontier.dominance import TIE
 
 DEVIATIONS = 3.5
@@ -40,12 +41,12 @@ def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
         .with_columns(_asked=pl.when(pl.col("kind") == "prefill").then(0).otherwise("variant"))
     )
     cell, launch = ("cell_id", "kind", "task"), (*CELL, "kind", "task")
-    told = _with_median(told, (*cell, "_asked"))
+    told = _off(told, asked=(*cell, "_asked"), alike=cell)
     alike = (pl.col("_same") >= _GROUP_MIN) & pl.col("_asked").is_not_null()
     far = pl.concat(
         [
-            _far_off(told.filter(alike), cell),
-            _far_off(_with_median(told.filter(~alike), launch), launch),
+            _far_off(told.filter(alike)),
+            _far_off(_off(told.filter(~alike), asked=launch, alike=launch)),
         ]
     )
     return far.sort(
@@ -63,31 +64,26 @@ def is_timed() -> pl.Expr:
     )
 
 
-def _with_median(told: pl.LazyFrame, asked: tuple[str, ...]) -> pl.LazyFrame:
+def _off(told: pl.LazyFrame, asked: tuple[str, ...], alike: tuple[str, ...]) -> pl.LazyFrame:
     """With how many runs were asked the same, and how far each is off their median."""
-    log = pl.col("_log")
-    groups = told.group_by(asked).agg(_same=pl.len(), _median=log.median())
-    return (
-        told.drop("_same", "_off", strict=False)
-        .join(groups, on=asked, how="left", nulls_equal=True)
-        .with_columns(_off=log - pl.col("_median"))
-        .drop("_median")
+    log, same = pl.col("_log"), pl.col("_asked_same")
+    return told.with_columns(_asked_same=packed(*asked), _alike=packed(*alike)).with_columns(
+        _same=pl.len().over(same), _off=log - log.median().over(same)
     )
 
 
-def _far_off(told: pl.LazyFrame, alike: tuple[str, ...]) -> pl.LazyFrame:
+def _far_off(told: pl.LazyFrame) -> pl.LazyFrame:
     """Runs far from their median, by the deviation of groups that are alike."""
     off = pl.col("_off").abs()
     # The one in the middle of an odd number is the median itself and says nothing of the
     # deviation: as many of the smallest are left out as there are such groups.
     odd = pl.col("_same") % 2 == 1
-    middles = odd.cast(pl.Float64) / pl.col("_same")
-    scales = told.group_by(alike).agg(
-        _scale=off.sort().slice(middles.sum().round().cast(pl.Int64)).median() * _NORMAL,
-        _runs=pl.len(),
+    middles = (odd.cast(pl.Float64) / pl.col("_same")).sum().round().cast(pl.Int64)
+    scales = told.group_by("_alike").agg(
+        _scale=off.sort().slice(middles).median() * _NORMAL, _runs=pl.len()
     )
     return (
-        told.join(scales, on=alike, how="left", nulls_equal=True)
+        told.join(scales, on="_alike", how="left")
         .filter(
             pl.col("_runs") >= _SCALE_MIN,
             off > DEVIATIONS * pl.col("_scale"),

@@ -103,9 +103,7 @@ def _probes(digest: Digest) -> pl.DataFrame:
     loops = (tokens.list.len() >= _LOOKED_AT) & (first.list.n_unique() <= _LOOPS)
     launches = digest.launches.select("launch", "cell_id", "depth", *_KEYS[:3])
     told = pl.col("output_logprob").is_not_nan() & (pl.col("output_logprob") < float("inf"))
-    found = digest.probes.filter(told, pl.col("temperature").is_not_null()).select(
-        *("row", "launch", "task", "temperature", "output_logprob", "output_logprob_expected")
-    )
+    found = digest.probes.filter(told, pl.col("temperature").is_not_null())
     texts = digest.texts.join(found, on="row", how="semi").select("row", loops=loops)
     return (
         found.with_columns(

@@ -45,7 +45,8 @@ def clock_gap(evidence: Evidence) -> Judgement:
     off = (pl.col("_ratio") - 1).abs() > CLOCKS_AGREE
     farthest = pl.col("_ratio").drop_nulls()
     by_launch = (
-        evidence.decode.filter(both | alone)
+        evidence.decode.lazy()
+        .filter(both | alone)
         .select("launch", ratio)
         .group_by("launch")
         .agg(
@@ -54,6 +55,7 @@ def clock_gap(evidence: Evidence) -> Judgement:
             pl.col("_ratio").is_null().sum().cast(pl.Int64).alias("_alone"),
             farthest.sort_by(farthest.log().abs()).last().alias("_worst"),
         )
+        .collect()
     )
     found = by_launch.join(real, on="launch", how="inner").sort("launch")
     found = found.with_columns(value=pl.col("_off") / pl.col("n"), expected=0.0).with_columns(
@@ -158,14 +160,15 @@ def depth_applied(evidence: Evidence) -> Judgement:
 def cache_leak(evidence: Evidence) -> Judgement:
     """Prefill and fill runs that found some of their prompt in the prefix cache."""
     cached = pl.col("cached_tokens")
-    told = evidence.runs.filter(pl.col("kind").is_in(["prefill", "fill"]), cached.is_not_null())
+    prefills = pl.col("kind").is_in(["prefill", "fill"])
+    told = evidence.runs.lazy().filter(prefills, cached.is_not_null())
     by_launch = told.group_by("launch").agg(
         pl.len().cast(pl.Int64).alias("n"),
         (cached > 0).sum().cast(pl.Int64).alias("_hit"),
         cached.max().alias("_most"),
         ((pl.col("kind") == "prefill") & (cached <= 0)).sum().alias("_clean"),
     )
-    found = by_launch.join(evidence.launches, on="launch", how="inner").sort("launch")
+    found = by_launch.collect().join(evidence.launches, on="launch", how="inner").sort("launch")
     found = found.with_columns(
         value=pl.col("_most").cast(pl.Float64),
         expected=0.0,

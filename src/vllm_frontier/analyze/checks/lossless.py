@@ -102,11 +102,8 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
 
 def _greedy(evidence: Evidence) -> pl.DataFrame:
     """The runs to compare: `row`, and `_base`, the row of the counterpart at depth 0."""
-    greedy = evidence.digest.compared.select(
-        "row", "launch", "task", "variant", "repeat", "prompt_tokens", "completion_tokens"
-    )
     axes = evidence.launches.select("launch", "cell_id", "depth", "graphs", SETTING)
-    greedy = greedy.join(axes, on="launch", how="inner", maintain_order="left")
+    greedy = evidence.digest.compared.join(axes, on="launch", how="inner", maintain_order="left")
     base = greedy.filter(pl.col("depth") == 0).sort("launch")
     same = base.unique([*_PROMPT, "graphs"], keep="first", maintain_order=True)
     wide = base.unique(_PROMPT, keep="first", maintain_order=True)

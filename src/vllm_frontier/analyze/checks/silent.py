@@ -21,38 +21,36 @@ def with_silent(check: str, judgement: Judgement, evidence: Evidence) -> Judgeme
     if isinstance(judgement, str) or check not in _EXPECTED:
         return judgement
     wanted, lacking = _EXPECTED[check]
-    cells = wanted(evidence)
-    missing = sorted(set(cells) - set(judgement["cell_id"]))
-    if not missing:
+    cells = wanted(evidence).unique()
+    missing = cells.filter(~cells.is_in(judgement["cell_id"].implode()))
+    if missing.is_empty():
         return judgement
-    told = unknown(
-        f"{len(missing)} of {len(set(cells))} measured cells could not be judged: {lacking}"
-    )
+    told = unknown(f"{len(missing)} of {len(cells)} measured cells could not be judged: {lacking}")
     if len(missing) == 1:
-        told = told.with_columns(cell_id=pl.lit(missing[0]))
+        told = told.with_columns(cell_id=pl.lit(missing.item()))
     return pl.concat([judgement, told])
 
 
-def _measured(evidence: Evidence) -> list[str]:
-    return evidence.by_cell["cell_id"].to_list()
+def _measured(evidence: Evidence) -> pl.Series:
+    return evidence.by_cell["cell_id"]
 
 
-def _drafting(evidence: Evidence) -> list[str]:
-    return evidence.by_cell.filter(pl.col("depth") > 0)["cell_id"].to_list()
+def _drafting(evidence: Evidence) -> pl.Series:
+    return evidence.by_cell.filter(pl.col("depth") > 0)["cell_id"]
 
 
-def _greedy(evidence: Evidence) -> list[str]:
+def _greedy(evidence: Evidence) -> pl.Series:
     greedy = evidence.digest.compared.select("launch").unique()
     cells = evidence.launches.join(greedy, on="launch", how="semi")
-    return cells.filter(pl.col("depth") > 0)["cell_id"].to_list()
+    return cells.filter(pl.col("depth") > 0)["cell_id"]
 
 
-def _real(evidence: Evidence) -> list[str]:
+def _real(evidence: Evidence) -> pl.Series:
     real = evidence.real().select("cell_id")
-    return evidence.by_cell.join(real, on="cell_id", how="semi")["cell_id"].to_list()
+    return evidence.by_cell.join(real, on="cell_id", how="semi")["cell_id"]
 
 
-_EXPECTED: Mapping[str, tuple[Callable[[Evidence], list[str]], str]] = {
+_EXPECTED: Mapping[str, tuple[Callable[[Evidence], pl.Series], str]] = {
     "speedup_bound": (_drafting, "nothing was measured at depth 0 that compares"),
     "acceptance_explains": (_drafting, "their runs do not tell how many drafts were accepted"),
     "clock_gap": (_real, "no run of theirs was timed by both clocks"),
