@@ -12,7 +12,7 @@ from functools import cached_property
 import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL
-from vllm_frontier.analyze.packed import packed
+from vllm_frontier.analyze.packed import packed, paired
 from vllm_frontier.analyze.speed import decode_runs
 from vllm_frontier.outcome import Status
 
@@ -230,10 +230,10 @@ class Digest:
         )
 
 
-def medians(told: pl.DataFrame, *numbers: str) -> pl.DataFrame:
-    """The median `log_speed` by some columns of numbers."""
-    keyed = told.select(*numbers, "log_speed", _key=packed(*numbers))
+def medians(told: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
+    """The median `log_speed` by two columns of numbers below 2^32."""
+    keyed = told.select(one, other, "log_speed", _key=paired(one, other))
     if keyed["_key"].n_unique() == keyed.height:
         return keyed.drop("_key")
-    figures = [pl.col(numbers).first(), pl.col("log_speed").median()]
+    figures = [pl.col(one, other).first(), pl.col("log_speed").median()]
     return keyed.group_by("_key").agg(figures).drop("_key")

@@ -39,6 +39,7 @@ def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
         .select(*CELL, "task", "repeat", "kind", "variant", _log=_SPEED.log())
         .with_columns(pl.col("cell_id", "task", "kind").cast(pl.Categorical))
         .with_columns(_asked=pl.when(pl.col("kind") == "prefill").then(0).otherwise("variant"))
+        .collect()
     )
     cell, launch = ("cell_id", "kind", "task"), (*CELL, "kind", "task")
     told = _off(told, asked=(*cell, "_asked"), alike=cell)
@@ -49,7 +50,7 @@ def outliers(runs: pl.LazyFrame) -> pl.LazyFrame:
             _far_off(_off(told.filter(~alike), asked=launch, alike=launch)),
         ]
     )
-    return far.sort(
+    return far.lazy().sort(
         pl.col("ratio").log().abs(), *CELL, "task", "repeat", descending=[True] + [False] * 4
     )
 
@@ -64,7 +65,7 @@ def is_timed() -> pl.Expr:
     )
 
 
-def _off(told: pl.LazyFrame, asked: tuple[str, ...], alike: tuple[str, ...]) -> pl.LazyFrame:
+def _off(told: pl.DataFrame, asked: tuple[str, ...], alike: tuple[str, ...]) -> pl.DataFrame:
     """With how many runs were asked the same, and how far each is off their median."""
     log, same = pl.col("_log"), pl.col("_asked_same")
     return told.with_columns(_asked_same=packed(*asked), _alike=packed(*alike)).with_columns(
@@ -72,7 +73,7 @@ def _off(told: pl.LazyFrame, asked: tuple[str, ...], alike: tuple[str, ...]) -> 
     )
 
 
-def _far_off(told: pl.LazyFrame) -> pl.LazyFrame:
+def _far_off(told: pl.DataFrame) -> pl.DataFrame:
     """Runs far from their median, by the deviation of groups that are alike."""
     off = pl.col("_off").abs()
     # The one in the middle of an odd number is the median itself and says nothing of the
@@ -83,11 +84,12 @@ def _far_off(told: pl.LazyFrame) -> pl.LazyFrame:
         _scale=off.sort().slice(middles).median() * _NORMAL, _runs=pl.len()
     )
     return (
-        told.join(scales, on="_alike", how="left")
+        told.lazy()
+        .filter(off > -math.log1p(-TIE))
+        .join(scales.lazy(), on="_alike", how="left")
         .filter(
             pl.col("_runs") >= _SCALE_MIN,
             off > DEVIATIONS * pl.col("_scale"),
-            off > -math.log1p(-TIE),
         )
         .select(
             pl.col("cell_id").cast(pl.String),
@@ -97,4 +99,5 @@ def _far_off(told: pl.LazyFrame) -> pl.LazyFrame:
             pl.col("kind").cast(pl.String),
             ratio=pl.col("_off").exp(),
         )
+        .collect()
     )

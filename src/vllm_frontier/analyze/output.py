@@ -99,12 +99,16 @@ def broken_cells(
 
 def _probes(digest: Digest) -> pl.DataFrame:
     tokens = pl.col("output_token_ids")
-    first = tokens.list.head(_LOOKED_AT)
-    loops = (tokens.list.len() >= _LOOKED_AT) & (first.list.n_unique() <= _LOOPS)
+    # What is there again among so few is looked at twice; most texts are not.
+    few = tokens.list.head(_LOOPS + 1).list.n_unique() <= _LOOPS
+    repeats = tokens.list.head(_LOOKED_AT).list.n_unique() <= _LOOPS
     launches = digest.launches.select("launch", "cell_id", "depth", *_KEYS[:3])
     told = pl.col("output_logprob").is_not_nan() & (pl.col("output_logprob") < float("inf"))
     found = digest.probes.filter(told, pl.col("temperature").is_not_null())
-    texts = digest.texts.join(found, on="row", how="semi").select("row", loops=loops)
+    texts = digest.texts.join(found, on="row", how="semi").select("row", "output_token_ids")
+    looping = texts.filter(tokens.list.len() >= _LOOKED_AT, few).filter(repeats)["row"]
+    loops = pl.when(tokens.is_not_null()).then(pl.col("row").is_in(looping.implode()))
+    texts = texts.select("row", loops=loops)
     return (
         found.with_columns(
             pl.col("output_logprob").clip(lower_bound=_IMPOSSIBLE), pl.col("task").cast(pl.String)

@@ -7,6 +7,7 @@ import math
 import polars as pl
 
 from vllm_frontier.analyze.digest import SETTING, Digest, medians
+from vllm_frontier.analyze.packed import paired
 
 MEDIAN = math.pi / 2
 """The variance of a median over that of the mean of the same many values."""
@@ -67,10 +68,12 @@ def baselines(by_cell: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest
 def _ratios(held: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest) -> pl.DataFrame:
     """By `pair` what the log ratios over the same prompts come to."""
     tasks = digest.requests.select("request", pl.col("task").cast(pl.String))
+    speeds = cell_requests.select(paired("cell", "request").alias("asked"), "log_speed")
     base = (
         held.select("pair", "base", "task")
         .join(tasks, on="task", how="inner")
-        .join(cell_requests, left_on=["base", "request"], right_on=["cell", "request"], how="inner")
+        .with_columns(paired("base", "request").alias("asked"))
+        .join(speeds, on="asked", how="inner")
         .select("pair", "request", "log_speed")
     )
     cells = held.select("pair", "cell").unique("pair")
@@ -79,9 +82,10 @@ def _ratios(held: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest) -> 
     return (
         medians(base, "pair", "request")
         .join(cells, on="pair", how="inner")
-        .join(cell_requests, on=["cell", "request"], how="inner")
+        .with_columns(paired("cell", "request").alias("asked"))
+        .join(speeds, on="asked", how="inner")
         .select("pair", "request", ratio=ratio)
-        .sort("pair", "request")
+        .sort(paired("pair", "request"))
         .group_by("pair")
         .agg(
             pl.col("ratio").median().alias("_paired"),
