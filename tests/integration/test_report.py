@@ -27,6 +27,11 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return golden.every_outcome(tmp_path_factory.mktemp("report") / "a sweep")
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return golden.one_cell(tmp_path_factory.mktemp("small") / "s")
+
+
 def test_a_report_is_written_into_the_sweep(sweep: Path) -> None:
     done = report(sweep)
     assert (done.returncode, done.stderr) == (0, "")
@@ -97,21 +102,21 @@ def test_where_nothing_was_launched_the_page_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(
-    words: list[str], told: str, sweep: Path, tmp_path: Path
+    words: list[str], told: str, small: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/y").write_text("x")
-    done = report(*(word.format(sweep=sweep, tmp=tmp_path) for word in words))
+    done = report(*(word.format(sweep=small, tmp=tmp_path) for word in words))
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert told in done.stderr
     assert done.stdout == ""
 
 
-def test_a_folder_in_the_way_of_a_file_is_told(sweep: Path, tmp_path: Path) -> None:
+def test_a_folder_in_the_way_of_a_file_is_told(small: Path, tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
-    done = report(sweep, "--out", tmp_path)
+    done = report(small, "--out", tmp_path)
     assert done.returncode == 2
     assert "cannot be written: Is a directory" in done.stderr
 

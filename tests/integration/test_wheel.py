@@ -70,3 +70,15 @@ def test_simulated_cards_travel_along(installed: Path, tmp_path: Path) -> None:
     done = run(installed, tmp_path, "plan", "rtx5090-qwen3.8-27b-nvfp4", "engine=simulated")
     assert done.returncode == 0, done.stderr
     assert "Simulated RTX 5090" in done.stdout
+
+
+def test_a_report_travels_along(installed: Path, tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tests/unit"))
+    import golden_sweeps as golden
+
+    done = run(installed, tmp_path, "report", str(golden.one_cell(tmp_path / "s")))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "s/report.html").read_text()
+    assert "<style>" in page
+    assert ".panel svg" in page
+    assert (tmp_path / "s/plots/fits.png").read_bytes().startswith(b"\x89PNG")

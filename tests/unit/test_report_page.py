@@ -296,14 +296,16 @@ def test_pictures_in_one_page_share_no_ids_and_no_markup() -> None:
 
 
 def test_a_picture_is_a_file_with_title_and_legend() -> None:
-    files = picture_file.files(picture(figure("What & why <here>")))
-    assert sorted(files) == ["f.png", "f.svg"]
-    svg = files["f.svg"].decode()
+    with picture_file.Files() as files:
+        files.add(picture(figure("What & why <here>")))
+        [(name, content, png)] = files.each()
+    assert name == "f"
+    svg = content.decode()
     assert "var(" not in svg
     assert "<title>What &amp; why &lt;here&gt;</title>" in svg
     assert svg.count("<svg") == 1 + 2 * 2
     assert theme.LIGHT["works"] in svg.rpartition("<g transform")[2]
-    assert files["f.png"].startswith(b"\x89PNG")
+    assert png.startswith(b"\x89PNG")
 
 
 def test_links_are_relative_and_quoted(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def report(folder: Path, out: Path | None, as_json: bool) -> int:
     from vllm_frontier.report.pages import sweep_report
 
     target = folder if out is None else out
-    written = sweep_report.write(sweep_report.make(folder, target), target)
+    written = sweep_report.write(folder, target)
     if as_json:
         print_json(written)
     else:

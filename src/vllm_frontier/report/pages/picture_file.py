@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Self
 
 from markupsafe import Markup
 
@@ -39,13 +43,45 @@ class _Entry:
     words: str
 
 
-def files(picture: Picture) -> dict[str, bytes]:
-    """A picture as files, by name: SVG, and PNG for what cannot show that."""
-    svg = _svg(picture)
-    return {f"{picture.name}.svg": svg.encode(), f"{picture.name}.png": render.png_file(svg)}
+class Files:
+    """Pictures as files: SVG, and PNG for what cannot show that.
+
+    PNG are made in a process beside, while this one goes on; they take about as long as all else.
+    Use it in a `with` block.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._drawn: list[tuple[str, str, float, Future[bytes]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def add(self, picture: Picture) -> None:
+        """Draw the files of a picture."""
+        if self._pool is None:
+            # Not forked: libraries that are loaded have threads.
+            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        svg, width = _svg(picture)
+        made = self._pool.submit(render.png_file, svg, width)
+        self._drawn.append((picture.name, svg, width, made))
+
+    def each(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Of every picture that was added: name, SVG and PNG."""
+        for name, svg, width, made in self._drawn:
+            try:
+                png = made.result()
+            except BrokenProcessPool:  # ended from outside, such as for want of memory
+                png = render.png_file(svg, width)
+            yield name, svg.encode(), png
 
 
-def _svg(picture: Picture) -> str:
+def _svg(picture: Picture) -> tuple[str, float]:
+    """The whole picture, and its width."""
     panels, bottom = _placed(picture.panels)
     right = max(panel.x + panel.width for panel in panels) if panels else theme.PANEL_WIDTH
     title = 9.5 * len(picture.title)  # bold letters of 16 pixels
@@ -65,7 +101,7 @@ def _svg(picture: Picture) -> str:
             "legend": legend,
         },
     )
-    return theme.resolved(drawn)
+    return theme.resolved(drawn), width
 
 
 def _placed(panels: Sequence[Markup]) -> tuple[list[_Placed], float]:

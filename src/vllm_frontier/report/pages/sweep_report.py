@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,11 +36,10 @@ _AFTERWARDS = ("timeline",)  # pictures that stand behind the checks
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report that was not written yet."""
+    """A report that was drawn and not yet written."""
 
     found: Result
     progress: Mapping[str, Any]
-    pictures: tuple[Picture, ...]
     context: Mapping[str, Any]
 
     def html(self) -> str:
@@ -52,27 +51,38 @@ class Report:
         return frame.markdown_page("report.md.j2", self.context)
 
 
-def make(sweep: Path, page: Path, *, at: datetime | None = None) -> Report:
+def make(
+    sweep: Path,
+    page: Path,
+    *,
+    at: datetime | None = None,
+    each: Callable[[Picture], None] | None = None,
+) -> Report:
     """Read a sweep, also while it runs, and draw it.
 
     Args:
         sweep: its folder.
         page: the folder in which the report will lie, for links.
         at: the time that the report bears; None: now.
+        each: told of every picture as soon as it is drawn.
 
     Raises:
         StoreError: the folder is no sweep.
     """
     found = result.load(sweep)
     progress = state.document(SweepStore.open(sweep), sweep, analysed=False)
-    shown = tuple(drawn.picture(figure) for figure in pictures(found))
+    shown = []
+    for figure in pictures(found):
+        shown.append(drawn.picture(figure))
+        if each is not None:
+            each(shown[-1])
     folder = Folder(page=page.resolve(), sweep=sweep.resolve())
     context = _context(found, progress, shown, folder, at or datetime.now(UTC))
-    return Report(found, progress, shown, context)
+    return Report(found, progress, context)
 
 
-def write(report: Report, folder: Path) -> dict[str, Any]:
-    """Write a report into a folder, each file all at once, the page last.
+def write(sweep: Path, folder: Path) -> dict[str, Any]:
+    """Write the report of a sweep into a folder, each file all at once, the page last.
 
     Returns:
         What `report --json` prints: `sweep`, `simulated`, `state`, `reason`, `done` and `planned`
@@ -80,22 +90,26 @@ def write(report: Report, folder: Path) -> dict[str, Any]:
         the paths that were written.
 
     Raises:
-        StoreError: the folder cannot be written.
+        StoreError: the sweep's folder is none, or the other one cannot be written.
     """
-    paths = ReportPaths(folder)
+    with picture_file.Files() as files:
+        report = make(sweep, folder, each=files.add)
+        try:
+            return _written(report, files, ReportPaths(folder))
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> dict[str, Any]:
+    paths.plots.mkdir(parents=True, exist_ok=True)
     plots = []
-    try:
-        paths.plots.mkdir(parents=True, exist_ok=True)
-        for picture in report.pictures:
-            written = picture_file.files(picture)
-            for name, content in written.items():
-                atomic.write_bytes(paths.plots / name, content)
-            svg, png = (str(paths.plots / name) for name in written)
-            plots.append({"name": picture.name, "svg": svg, "png": png})
-        atomic.write_text(paths.markdown, report.markdown())
-        atomic.write_text(paths.html, report.html())
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror or error}") from error
+    for name, svg, png in files.each():
+        where = {kind: paths.plots / f"{name}.{kind}" for kind in ("svg", "png")}
+        atomic.write_bytes(where["svg"], svg)
+        atomic.write_bytes(where["png"], png)
+        plots.append({"name": name, **{kind: str(path) for kind, path in where.items()}})
+    atomic.write_text(paths.markdown, report.markdown())
+    atomic.write_text(paths.html, report.html())
     return {
         "sweep": report.found.name,
         "simulated": report.found.simulated,
@@ -126,7 +140,7 @@ def told(written: Mapping[str, Any]) -> Iterator[str]:
 def _context(
     found: Result,
     progress: Mapping[str, Any],
-    shown: tuple[Picture, ...],
+    shown: Sequence[Picture],
     folder: Folder,
     at: datetime,
 ) -> dict[str, Any]:

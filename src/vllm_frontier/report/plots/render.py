@@ -14,6 +14,7 @@ from vllm_frontier.report.plots.figure import Figure, Panel
 
 _LINE = 17  # pixels of a line of the legend
 _SCALE = 2.0  # pixels of a PNG for one of the chart
+_WIDEST = 1600  # pixels of a PNG
 _COLUMNS = 3
 _FIT = {"type": "fit", "contains": "padding"}
 _PLACES = re.compile(r' (?:d|transform|x2?|y2?|width|height)="[^"]*"')
@@ -43,9 +44,15 @@ def svg_file(figure: Figure) -> str:
     return theme.resolved(_svg(whole, background=theme.colour("page")))
 
 
-def png_file(svg: str) -> bytes:
-    """A picture of `svg_file` as PNG."""
-    image: bytes = vlc.svg_to_png(svg, scale=_SCALE)
+def png_file(svg: str, width: float = 0) -> bytes:
+    """A picture of `svg_file` as PNG, finer than the screen where that does not make it large.
+
+    Args:
+        svg: the picture.
+        width: its own, pixels; 0: not known.
+    """
+    scale = max(1.0, min(_SCALE, _WIDEST / width)) if width else _SCALE
+    image: bytes = vlc.svg_to_png(svg, scale=scale)
     return image
 
 
@@ -78,7 +85,8 @@ def _svg(
     background: str | None = None,
     autosize: Mapping[str, str] | None = None,
 ) -> str:
-    specification = chart.to_dict()
+    # Charts come from our own code; to hold each against the whole schema takes as long again.
+    specification = chart.to_dict(validate=False)
     specification["config"] = {**theme.config(), "background": background}
     if autosize is not None:
         specification["autosize"] = dict(autosize)
