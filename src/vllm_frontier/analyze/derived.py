@@ -6,9 +6,9 @@ import polars as pl
 
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.checks import checks
+from vllm_frontier.analyze.checks.evidence import Evidence
 from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.frontier import frontier
-from vllm_frontier.analyze.output import likelihoods
 from vllm_frontier.dominance import TIE
 
 
@@ -32,11 +32,10 @@ def derived_tables(
         precision: that was asked for; see `checks`.
     """
     digest = Digest(trials, runs)
-    rated = likelihoods(trials, runs, digest=digest)
+    evidence = Evidence(digest, method)
+    judged = checks(trials, runs, method=method, precision=precision, evidence=evidence)
     return {
-        "frontier": frontier(trials, runs, tie=tie, digest=digest, rated=rated),
+        "frontier": frontier(trials, runs, tie=tie, digest=digest, rated=evidence.rated),
         "boundaries": boundaries(trials, planned),
-        "checks": checks(
-            trials, runs, method=method, precision=precision, digest=digest, rated=rated
-        ),
+        "checks": judged,
     }

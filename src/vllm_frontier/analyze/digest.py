@@ -7,6 +7,7 @@ most of a sweep, are read only of the runs whose text is looked at.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 
 import polars as pl
@@ -56,6 +57,7 @@ class Digest:
         """Of the tables `trials` and `runs`."""
         self.trials = trials
         self._runs = runs
+        self._texts: Future[pl.DataFrame] | None = None
 
     @cached_property
     def launches(self) -> pl.DataFrame:
@@ -217,8 +219,16 @@ class Digest:
     @cached_property
     def texts(self) -> pl.DataFrame:
         """`row`, `output` and `output_token_ids` of `compared` and of `probes`."""
-        rows = pl.concat([self.compared["row"], self.probes["row"]])
-        return self.more(rows, "output", "output_token_ids")
+        return self.read_texts().result()
+
+    def read_texts(self) -> Future[pl.DataFrame]:
+        """Begin to read `texts`, which takes longest; figures can be made meanwhile."""
+        if self._texts is None:
+            rows = pl.concat([self.compared["row"], self.probes["row"]])
+            with_texts = ThreadPoolExecutor(max_workers=1)
+            self._texts = with_texts.submit(self.more, rows, "output", "output_token_ids")
+            with_texts.shutdown(wait=False)
+        return self._texts
 
     def more(self, rows: pl.Series, *columns: str) -> pl.DataFrame:
         """Further columns of some runs: `row` and these, in the order of the table."""

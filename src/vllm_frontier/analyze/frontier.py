@@ -86,7 +86,7 @@ def frontier(
     """
     digest = digest or Digest(trials, runs)
     if rated is None:
-        rated = likelihoods(trials, runs, digest=digest)
+        rated = likelihoods(digest)
     figures = cell_figures(trials, runs, digest=digest)
     works = candidates(trials, runs, figures=figures, rated=rated).collect()
     if max_utilization is not None:

@@ -21,9 +21,7 @@ _LOOKED_AT = 64  # first tokens of a text
 _LOOPS = 8  # different tokens of these; a text that makes sense has three times as many
 
 
-def likelihoods(
-    trials: pl.LazyFrame, runs: pl.LazyFrame, *, digest: Digest | None = None
-) -> pl.DataFrame:
+def likelihoods(digest: Digest) -> pl.DataFrame:
     """How probable the texts of each cell are, and whether its output is broken.
 
     Texts are held against those of depth 0 at the same task and temperature, with the same further
@@ -36,9 +34,7 @@ def likelihoods(
     to how it was sampled, so that it is in `doubt` then, and so are the cells that write alike.
 
     Args:
-        trials: the table `trials`.
-        runs: the table `runs`.
-        digest: of both, where it is there already.
+        digest: of the sweep.
 
     Returns:
         One row per cell and temperature: cell_id, `temperature`, `texts` (how many), `value` and
@@ -47,7 +43,6 @@ def likelihoods(
         `measured` (whether the workload has this temperature) and `greedy` (whether the workload
         has temperature 0).
     """
-    digest = digest or Digest(trials, runs)
     probes = _probes(digest)
     base = (
         probes.filter(pl.col("depth") == 0)
@@ -93,7 +88,7 @@ def broken_cells(
         runs: the table `runs`.
         rated: of `likelihoods`, where they are known already.
     """
-    found = likelihoods(trials, runs) if rated is None else rated
+    found = likelihoods(Digest(trials, runs)) if rated is None else rated
     return found.filter("broken", "measured").select("cell_id").unique(maintain_order=True).lazy()
 
 

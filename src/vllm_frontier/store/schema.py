@@ -258,6 +258,7 @@ def arrow_to_parquet(content: Any) -> bytes:
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(content, sink, compression="zstd")
+    # Groups that are read one by one, so that texts need not be in memory all at once.
+    pq.write_table(content, sink, compression="zstd", row_group_size=65_536)
     result: bytes = sink.getvalue().to_pybytes()
     return result

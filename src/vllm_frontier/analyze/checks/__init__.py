@@ -28,7 +28,6 @@ from vllm_frontier.analyze.checks.silent import with_silent
 from vllm_frontier.analyze.checks.telemetry import foreign_load, throttled
 from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.latest import AXES
-from vllm_frontier.analyze.output import likelihoods
 
 __all__ = ["NAMES", "Verdict", "checks"]
 
@@ -68,8 +67,7 @@ def checks(
     *,
     method: str | None = None,
     precision: float | None = None,
-    digest: Digest | None = None,
-    rated: pl.DataFrame | None = None,
+    evidence: Evidence | None = None,
 ) -> pl.LazyFrame:
     """The table `checks`.
 
@@ -79,25 +77,22 @@ def checks(
         method: how tokens are drafted, such as `mtp` or `ngram`; None: not known.
         precision: half of the interval of a task's speed within a launch that was asked for, as a
             share (`workload.precision`); None: none was, and that check has no row.
-        digest: of both tables, where it is there already.
-        rated: of `likelihoods`, where they are known already.
+        evidence: in both tables, where it is there already.
 
     Returns:
         The columns of the table. A row for everything that was judged, and of a check that had
         nothing to judge one with the verdict `unknown`, which says why and names no cell. Where it
         had nothing to judge of some cells only, such a row tells how many.
     """
-    evidence = Evidence(digest or Digest(trials, runs), method)
-    if rated is None:
-        rated = likelihoods(trials, runs, digest=evidence.digest)
-    judgements = {
-        name: with_silent(name, judge(evidence), evidence) for name, judge in _BY_LAUNCHES.items()
-    }
-    judgements["repeat_launches"] = repeat_launches(trials)
+    evidence = evidence or Evidence(Digest(trials, runs), method)
+    evidence.digest.read_texts()
+    judgements = {"repeat_launches": repeat_launches(trials), "outliers": far_off(evidence)}
     if precision is not None:
         judgements[PRECISION] = within_precision(evidence, precision)
-    judgements["outliers"] = far_off(evidence)
-    judgements["output_sane"] = output_sane(rated, evidence.digest)
+    # What needs texts comes last.
+    for name in sorted(_BY_LAUNCHES, key="lossless".__eq__):
+        judgements[name] = with_silent(name, _BY_LAUNCHES[name](evidence), evidence)
+    judgements["output_sane"] = output_sane(evidence.rated, evidence.digest)
     if evidence.launches.is_empty():
         judgements = dict.fromkeys(judgements, "no cell is measured yet")
     told = pl.concat(_named(name, judgements[name]) for name in NAMES if name in judgements)

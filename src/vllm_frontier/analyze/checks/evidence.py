@@ -10,6 +10,7 @@ import polars as pl
 from vllm_frontier.analyze.checks.baseline import baselines
 from vllm_frontier.analyze.digest import SETTING, Digest, medians
 from vllm_frontier.analyze.latest import AXES, CELL
+from vllm_frontier.analyze.output import likelihoods
 from vllm_frontier.outcome import Purpose, Status
 
 LAUNCHES_DIFFER = 0.03
@@ -72,6 +73,11 @@ class Evidence:
     def baselines(self) -> pl.DataFrame:
         """What cells with speculation are held against."""
         return baselines(self.by_cell, self.cell_requests, self.digest)
+
+    @cached_property
+    def rated(self) -> pl.DataFrame:
+        """How probable the texts of cells are; see `likelihoods`."""
+        return likelihoods(self.digest)
 
     @cached_property
     def unwatched(self) -> int:
