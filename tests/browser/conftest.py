@@ -6,30 +6,21 @@ Screenshots go to the folder that FRONTIER_SCREENSHOTS names, or to `.screenshot
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from opened import Open, Opened
+from playwright.sync_api import Browser, Request, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/unit"))
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# The sandbox needs rights that a container seldom has, and the pages are our own; a container's
+# shared memory and what stands for a graphics card are too small for pictures of a long page.
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 SCREENSHOTS = Path(os.environ.get("FRONTIER_SCREENSHOTS") or ROOT / ".screenshots")
-
-
-@dataclass
-class Opened:
-    """A page in the browser, and whatever it did that it should not do."""
-
-    page: Page
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
-Open = Callable[..., Opened]
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +28,7 @@ def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     assert program is not None, f"no browser on PATH: one of {', '.join(NAMES)} is needed"
     with sync_playwright() as playwright:
-        # The sandbox needs rights that a container seldom has; the pages are our own.
-        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield launched
         launched.close()
 

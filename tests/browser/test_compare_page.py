@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from compared_sweeps import sweep
-from conftest import Open
+from opened import Open
 
 from vllm_frontier.report.comparison import page
 from vllm_frontier.report.comparison.document import compare

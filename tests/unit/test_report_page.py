@@ -212,7 +212,7 @@ def test_a_card_has_every_form_and_what_it_costs() -> None:
                 "config": "model: m\n",
                 "config_command": "vllm serve --config c.yaml",
                 "docker": "docker run m",
-                "against": [{"choice": "longest", "words": "30,000 tokens less window"}],
+                "against": [{"choice": "longest", "words": "against the longest: a"}],
                 "note": "not launched itself",
                 "checks": [
                     {"check": "drift", "verdict": "warn", "detail": "a"},
@@ -227,7 +227,7 @@ def test_a_card_has_every_form_and_what_it_costs() -> None:
     assert [each.text for each in first.others] == [
         "model: m\n", "vllm serve --config c.yaml", "docker run m",
     ]  # fmt: skip
-    assert first.against == ("30,000 tokens less window",)
+    assert first.against == ("Against the longest: a.",)
     assert first.warnings == (("warn", "Not launched itself."), ("warn", "drift: a (and 1 more)"))
     assert ("Spare", "0.25 GiB of KV cache beyond one window") in first.told
     assert second.others == ()

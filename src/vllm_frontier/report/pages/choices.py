@@ -93,7 +93,7 @@ def _told(choice: Row) -> Iterator[tuple[str, str]]:
 def _warnings(choice: Row) -> Iterator[tuple[str, str]]:
     if choice.get("note"):
         note = str(choice["note"])
-        yield "warn", f"{note[0].upper()}{note[1:]}."
+        yield "warn", f"{note[:1].upper()}{note[1:]}."
     if choice.get("spec_state") in (SpecState.INEFFECTIVE, SpecState.SUSPECT):
         yield "warn", f"Speculation is {choice['spec_state']}: see the checks."
     told: set[str] = set()
@@ -110,7 +110,8 @@ def _warnings(choice: Row) -> Iterator[tuple[str, str]]:
 def _against(choice: Row) -> Iterator[str]:
     """What it costs against the other choices, in words."""
     for each in choice.get("against") or ():
-        yield str(each["words"]) if isinstance(each, Mapping) else str(each)
+        words = str(each["words"])
+        yield f"{words[:1].upper()}{words[1:]}."
 
 
 def _others(choice: Row, name: str) -> Iterator[Paste]:

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from vllm_frontier.grid import shortest
+from vllm_frontier.report import wording
 
 NONE = "–"
 
@@ -62,8 +63,8 @@ def share(value: float) -> str:
 
 
 def on_off(value: bool | None) -> str:
-    """A switch in words."""
-    return NONE if value is None else "on" if value else "off"
+    """A switch in words; a dash where there is none."""
+    return NONE if value is None else wording.on_off(value)
 
 
 def _texts(column: pl.Series) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 import golden_sweeps as golden
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Open
-from playwright.sync_api import Page
+from opened import Open
+from playwright.sync_api import Error, Page
 
 from vllm_frontier.report.pages import sweep_report
 from vllm_frontier.store.paths import ReportPaths
@@ -19,9 +19,10 @@ MARKS = "[data-mark]"
 
 
 def made(folder: Path) -> Path:
-    page = ReportPaths(folder).html
-    page.write_text(sweep_report.make(folder, folder).html())
-    return page
+    paths, report = ReportPaths(folder), sweep_report.make(folder, folder)
+    paths.html.write_text(report.html())
+    paths.markdown.write_text(report.markdown())
+    return paths.html
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,9 @@ def test_every_kind_of_sweep_opens(
     assert page.locator("figure svg").count() >= 1
     assert overflow(page) == []
     page.screenshot(path=screenshots / f"{name}-360.png")
+    told = pages[name].with_name("report.md").read_text()
+    assert told.startswith(f"# {page.locator('h1').inner_text()}\n")
+    assert f"**{page.locator('.badge').first.inner_text()}.**" in told
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -54,9 +58,17 @@ def test_nothing_is_wider_than_the_screen(
 ) -> None:
     for name in ("simulated", "every_outcome"):
         page = open_page(pages[name], width=width, scheme=scheme).page
-        page.screenshot(path=screenshots / f"{name}-{width}-{scheme}.png", full_page=True)
+        keep(page, screenshots / f"{name}-{width}-{scheme}.png")
         unfold(page)
         assert overflow(page) == []
+
+
+def keep(page: Page, file: Path) -> None:
+    """Keep a picture of the whole page, or of its top where a busy browser gives up on that."""
+    try:
+        page.screenshot(path=file, full_page=True)
+    except Error:
+        page.screenshot(path=file)
 
 
 def unfold(page: Page) -> None:
@@ -118,6 +130,25 @@ def test_headings_come_in_order(pages: dict[str, Path], open_page: Open) -> None
     assert page.locator("html").get_attribute("lang") == "en"
     for landmark in ("banner", "navigation", "main", "contentinfo"):
         assert page.get_by_role(landmark).count() == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("inferred", "Finished"),
+        ("interrupted", "Interrupted"),
+        ("out_of_budget", "Stopped by its budget"),
+        ("running", "Running"),
+    ],
+)
+def test_the_page_says_how_far_the_sweep_is(
+    name: str, state: str, pages: dict[str, Path], open_page: Open
+) -> None:
+    page = open_page(pages[name]).page
+    assert page.locator("header .badge").inner_text() == state
+    works, inferred = page.locator("#answer .legend li").all_inner_texts()[:2]
+    assert works.endswith("work")
+    assert inferred.endswith("work, inferred")
 
 
 def test_hostile_text_stays_text(pages: dict[str, Path], open_page: Open) -> None:

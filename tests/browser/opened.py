@@ -1,0 +1,20 @@
+"""A page in the browser, as the fixture `open_page` gives it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from playwright.sync_api import Page
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and whatever it did that it should not do."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+Open: TypeAlias = Callable[..., Opened]
+"""Opens a file: path, width, height, scheme, and what `Browser.new_context` takes."""
