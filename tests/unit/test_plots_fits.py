@@ -167,7 +167,7 @@ def test_there_is_a_panel_for_graphs_utilization_and_further_axes() -> None:
     assert "graphs off, utilization 0.9, max_num_seqs" in headings[0]
     assert len(set(headings)) == 8
     assert found.table is not None
-    assert sorted(found.table["further"]) == ["max_num_seqs 1"] * 4 + ["max_num_seqs 16"] * 4
+    assert sorted(found.table["further"]) == ["max_num_seqs=1"] * 4 + ["max_num_seqs=16"] * 4
 
 
 def test_one_cell_and_none() -> None:

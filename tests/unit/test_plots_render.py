@@ -7,6 +7,7 @@ import pytest
 
 from vllm_frontier.report.plots import render, theme, words
 from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.wording import listed
 
 
 def figure(panels: int = 1, **more: object) -> Figure:
@@ -91,6 +92,6 @@ def test_lengths_are_short_as_long_as_they_differ() -> None:
     }
     assert words.short_tokens([100_000, 100_400]) == {100_000: "100k", 100_400: "100.4k"}
     assert words.short_tokens([512, 1000]) == {512: "512", 1000: "1k"}
-    assert words.listed(["a", "b", "c"]) == "a, b and c"
-    assert words.listed([]) == ""
-    assert words.further('{"a": true, "b": 0.5, "c": "fp8"}') == "a on, b 0.5, c fp8"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed([]) == ""
+    assert words.further('{"a": true, "b": 0.5, "c": "fp8"}') == "a=on, b=0.5, c=fp8"

@@ -15,16 +15,8 @@ from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import checks
-from vllm_frontier.report.plain_table import (
-    NONE,
-    columns,
-    extra_axes,
-    number,
-    on_off,
-    table,
-    title,
-)
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.wording import on_off, several, titled
 
 _AT_MOST = 8  # rows where the table is to be short
 _DIM = "dim"
@@ -78,7 +70,7 @@ def frontier_table(
     chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
     shown = _few(leading, chosen) if short else leading
     extra = extra_axes(shown)
-    drawn = table(title("Frontier", simulated))
+    drawn = table(titled("Frontier", simulated))
     columns(drawn, ("context", "depth"))
     columns(drawn, ("graphs",), "left")
     columns(drawn, ("util", *extra, "tokens/s", "95 %", "x base", "prefill", "spare"))

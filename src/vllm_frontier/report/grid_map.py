@@ -29,11 +29,11 @@ from vllm_frontier.report.grid_signs import (
     sign,
     works,
 )
+from vllm_frontier.report.wording import K, in_k
 
 AT_MOST = 16  # lines of signs and labels, before utilizations are folded into one sign
 _LONGEST = 32  # lines; beyond that panels are left out
 _BETWEEN = 2  # columns between two panels
-_K = 1024
 
 
 class _Header(Enum):
@@ -206,16 +206,15 @@ class GridMap:
 
     @cached_property
     def _in_k(self) -> bool:
-        # Beside a window of 130000 tokens, 128k would look like the shorter one.
-        return all(each and each % _K == 0 for each in self._contexts)
+        return in_k(self._contexts)
 
     def _window(self, tokens: int) -> str:
-        return f"{tokens // _K}k" if self._in_k else str(tokens)
+        return f"{tokens // K}k" if self._in_k else str(tokens)
 
     def _heading_line(self, drawing: _Drawing) -> Text:
         told = ["depth by window in tokens"]
         if self._in_k:
-            told[0] += f" (k: {_K})"
+            told[0] += f" (k: {K})"
         shares = " ".join(shortest(each) for each in self._utilizations)
         if len(self._utilizations) == 1:
             told.append(f"utilization {shares}")

@@ -12,19 +12,9 @@ NONE = "-"
 """What stands where there is no figure."""
 
 
-def title(text: str, simulated: bool) -> str:
-    """A table's title; what was simulated says so."""
-    return f"{text} (simulated)" if simulated else text
-
-
 def number(value: float | None, digits: int) -> str:
     """A figure with fixed digits; a dash where there is none."""
     return NONE if value is None else f"{value:.{digits}f}"
-
-
-def on_off(value: bool) -> str:
-    """A switch in words."""
-    return "on" if value else "off"
 
 
 def table(heading: str) -> Table:

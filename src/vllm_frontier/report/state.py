@@ -18,10 +18,9 @@ from vllm_frontier.outcome import Purpose, Status
 from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.frontier_table import frontier_section
 from vllm_frontier.report.grid_map import grid_map
-from vllm_frontier.report.plain_table import title
 from vllm_frontier.report.so_far import so_far
 from vllm_frontier.report.underway import under_way
-from vllm_frontier.report.wording import label, several
+from vllm_frontier.report.wording import label, several, titled
 from vllm_frontier.search import Ask, create_search
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import RecordedOutcome, in_order
@@ -177,7 +176,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     for cell in found["running"]:
         console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
     console.print()
-    console.print(grid_map(found["grid"], title("Grid", found["simulated"])))
+    console.print(grid_map(found["grid"], titled("Grid", found["simulated"])))
     console.print()
     console.print(frontier_section({**found, "reason": found["without_frontier"]}, short=True))
     if found["launches_left"]:

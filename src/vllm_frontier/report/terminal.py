@@ -16,16 +16,8 @@ from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import disagreement
 from vllm_frontier.report.frontier_table import frontier_section
 from vllm_frontier.report.grid_map import grid_map, with_planned
-from vllm_frontier.report.plain_table import (
-    NONE,
-    columns,
-    extra_axes,
-    number,
-    on_off,
-    table,
-    title,
-)
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.wording import on_off, several, titled
 
 EVIDENCE_WIDTH = 300  # characters
 _AGAIN = (Purpose.REPLICATE, Purpose.REFERENCE)
@@ -65,7 +57,7 @@ def overview(
     parts: list[RenderableType] = [_headline(document)]
     cells = with_planned(document["grid"], planned)
     if cells:
-        parts.append(grid_map(cells, title("Grid", bool(document["simulated"]))))
+        parts.append(grid_map(cells, titled("Grid", bool(document["simulated"]))))
     return [*parts, frontier_section(document, short=short)]
 
 
@@ -76,17 +68,17 @@ def _details(document: Row, cells: Sequence[Row], width: int) -> list[Renderable
     if document["boundaries"]:
         parts.append(boundaries_table(document["boundaries"], document["contested"], simulated))
     if document["contradictions"]:
-        heading = title("Not monotone: refused, though what asks for more works", simulated)
+        heading = titled("Not monotone: refused, though what asks for more works", simulated)
         parts.append(disagreement(document, heading))
     if document["speeds"]:
         notes = speculation_notes(document["grid"])
         parts.append(Group(speeds_table(document["speeds"], simulated), *notes))
     if checks.are_told(document["checks"]):
-        parts.append(checks.section(document["checks"], title("Checks", simulated)))
+        parts.append(checks.section(document["checks"], titled("Checks", simulated)))
     if document["failures"]:
         parts.append(failures_table(document["failures"], simulated))
     if not grid_map(cells, "").is_whole(width):
-        parts.append(grid_map(cells, title("Every cell", simulated), whole=True))
+        parts.append(grid_map(cells, titled("Every cell", simulated), whole=True))
     return parts
 
 
@@ -112,7 +104,7 @@ def boundaries_table(
         simulated: for the title.
     """
     extra = extra_axes(rows)
-    drawn = table(title("What fits", simulated))
+    drawn = table(titled("What fits", simulated))
     columns(drawn, ("depth",))
     columns(drawn, ("graphs",), "left")
     columns(drawn, ("util", *extra, "works up to", "refused from"))
@@ -148,7 +140,7 @@ def boundary_doubts(rows: Sequence[Row], contested: Sequence[Row]) -> list[str]:
 def speeds_table(rows: Sequence[Row], simulated: bool = False) -> RenderableType:
     """How fast each depth is on each task, and how often its drafts are accepted."""
     extra = extra_axes(rows)
-    drawn = table(title("How fast, tokens/s", simulated))
+    drawn = table(titled("How fast, tokens/s", simulated))
     columns(drawn, ("depth",))
     columns(drawn, ("task",), "left")
     columns(drawn, (*extra, "eager", "graphs"))
@@ -167,7 +159,7 @@ def speeds_table(rows: Sequence[Row], simulated: bool = False) -> RenderableType
 
 def failures_table(rows: Sequence[Row], simulated: bool = False) -> RenderableType:
     """Why cells have no result, each reason with one line of evidence."""
-    drawn = table(title("Without a result", simulated))
+    drawn = table(titled("Without a result", simulated))
     columns(drawn, ("cells",))
     columns(drawn, ("status", "reason", "evidence (of one cell)"), "left")
     for row in rows:
@@ -201,7 +193,7 @@ def _headline(document: Row) -> Text:
         told += f"; {several(made, 'launch', 'launches')}, {saved} saved"
     beside = launched_again(*again)
     told += f"; {beside}" if beside else ""
-    name = title(document["sweep"], bool(document["simulated"]))
+    name = titled(document["sweep"], bool(document["simulated"]))
     total = sum(counts.values()) + running + left
     return Text.assemble((name, "bold"), f": {total} cells", f" ({told})" if told else "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,18 +15,11 @@ from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
-from vllm_frontier.report.plain_table import (
-    NONE,
-    columns,
-    extra_axes,
-    number,
-    on_off,
-    table,
-    title,
-)
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.wording import listed, on_off, several, titled
 
 _DIM = "dim"
+_COLUMN = 10  # letters of a heading in a line
 _ALIKE = (Reach.SAME, Reach.AT_END)
 _SIGNS = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.NO_CLEAR_DIFFERENCE: "="}
 
@@ -62,9 +56,8 @@ def _parts(document: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _heading(document: Mapping[str, Any], simulated: bool) -> Iterator[Text]:
-    others = [each["name"] for each in document["sweeps"][1:]]
-    against = words.listed(others)
-    yield Text(title(f"{against} against {document['base']}", simulated), style="bold")
+    heading = words.heading([each["name"] for each in document["sweeps"]])
+    yield Text(titled(heading, simulated=simulated), style="bold")
     for each in document["sweeps"]:
         yield Text(f"  {words.of_sweep(each)}")
 
@@ -81,7 +74,8 @@ def _differences(document: Mapping[str, Any]) -> RenderableType:
 def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> RenderableType:
     rows = [row for row in document["windows"] if row["against"] == name]
     differing = [row for row in rows if row["reach"] not in _ALIKE]
-    heading = title(f"Longest window that works, {name} against {document['base']}", simulated)
+    what = f"Longest window that works, {words.heading([document['base'], name])}"
+    heading = titled(what, simulated=simulated)
     summary = Text(words.windows(rows, document["base"], name), style=_DIM)
     if not differing:
         return Group(Text(heading, style="bold"), summary)
@@ -137,44 +131,57 @@ def _speeds(
     document: Mapping[str, Any], speeds: Mapping[str, Any], simulated: bool
 ) -> RenderableType:
     base, name = document["base"], speeds["against"]
-    heading = title(f"Decode speed, tokens/s, {name} against {base}", simulated)
+    what = f"Decode speed, tokens/s, {words.heading([base, name])}"
+    heading = titled(what, simulated=simulated)
     if not speeds["compared"]:
         why = Text(f"Not compared: {speeds['reason']}.", style="yellow")
         return Group(Text(heading, style="bold"), why)
     rows, fewer = words.telling(speeds["rows"])
     if not rows:
-        none = Text("No cell works in both that has a speed in both.")
+        none = Text(words.nothing_fast(base, name))
         return Group(Text(heading, style="bold"), none)
+    signs = (
+        f"ratio: {words.quoted(name)} over {words.quoted(base)}. "
+        "+ faster, - slower, = no clear difference."
+    )
+    notes = [*([f"{fewer} All: --json."] if fewer else []), signs, *speeds["notes"]]
+    return Group(
+        _speed_table(heading, rows, base, name),
+        Text(words.speeds(speeds, base)),
+        *(Text(note, style=_DIM) for note in notes),
+    )
+
+
+def _speed_table(
+    heading: str, rows: Sequence[Mapping[str, Any]], base: str, name: str
+) -> RenderableType:
     tasks = sorted({task for row in rows for task in row["tasks"]})
     extra = extra_axes(rows)
+    sides = [side for row in rows for side in (row["base"], row["other"])]
+    # With one share everywhere, its column would only take room.
+    shares = len({side["utilization"] for side in sides}) > 1
     told = table(heading)
     columns(told, ("depth",))
     columns(told, ("graphs",), "left")
-    columns(told, ("context", *extra, base, name, "ratio", "95 %"))
-    columns(told, ("",), "left")
-    columns(told, tasks)
+    columns(told, ("context", *(["util"] if shares else []), *extra))
+    columns(told, (base, name, "ratio", "95 %", *tasks))
     for row in rows:
         own, others = row["base"], row["other"]
         context = words.windows_of(own["context"], others["context"])
+        share = words.shares_of(own["utilization"], others["utilization"])
         told.add_row(
             str(row["depth"]),
             on_off(row["graphs"]),
             context + ("" if row["same_cell"] else "~"),
+            *([share] if shares else []),
             *(str(row.get(axis, NONE)) for axis in extra),
             number(own["decode_tok_s"], 1) + ("!" if own["broken"] else ""),
             number(others["decode_tok_s"], 1) + ("!" if others["broken"] else ""),
-            number(row["ratio"], 2),
+            _ratio(row),
             _interval(row),
-            row["verdict"] if row["verdict"] != Verdict.NO_CLEAR_DIFFERENCE else "=",
-            *(_of_task(row["tasks"].get(task)) for task in tasks),
+            *(_ratio(row["tasks"].get(task)) for task in tasks),
         )
-    signs = f"ratio: {name} over {base}. = no clear difference, + faster, - slower, by task."
-    notes = [*([f"{fewer} All: --json."] if fewer else []), signs, *speeds["notes"]]
-    return Group(
-        told,
-        Text(words.speeds(speeds, base)),
-        *(Text(note, style=_DIM) for note in notes),
-    )
+    return told
 
 
 def _interval(row: Mapping[str, Any]) -> str:
@@ -184,13 +191,15 @@ def _interval(row: Mapping[str, Any]) -> str:
     return f"{low:.2f}-{high:.2f}{'*' if row['basis'] == RUNS else ''}"
 
 
-def _of_task(told: Mapping[str, Any] | None) -> str:
+def _ratio(told: Mapping[str, Any] | None) -> str:
+    """With a sign of the verdict."""
     return NONE if told is None else f"{number(told['ratio'], 2)}{_SIGNS[told['verdict']]}"
 
 
 def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> RenderableType:
     base = document["base"]
-    heading = title(f"Memory, GiB, {name} less {base}", simulated)
+    what = f"Memory, GiB, {words.quoted(name)} less {words.quoted(base)}"
+    heading = titled(what, simulated=simulated)
     rows = words.at_largest_share([row for row in document["memory"] if row["against"] == name])
     if not rows:
         none = Text("No combination of which both sweeps know where the memory goes.")
@@ -200,8 +209,10 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
     told = table(heading)
     columns(told, ("depth",))
     columns(told, ("graphs",), "left")
-    columns(told, ("util", *extra, *(part for part in parts if part != FOR_CACHE)))
-    columns(told, (f"KV, {base}", f"KV, {name}", "KV"))
+    columns(told, ("util", *extra))
+    more = [*(part for part in parts if part != FOR_CACHE), f"KV, {base}", f"KV, {name}", "KV"]
+    # In lines of their own, so that no other column must give way.
+    columns(told, ("\n".join(textwrap.wrap(each, _COLUMN)) for each in more))
     for row in rows:
         by_part = {part["part"]: part for part in row["parts"]}
         cache = by_part.get(FOR_CACHE, {})
@@ -213,9 +224,9 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
             _change(cache),
         )
     note = "KV: what is left for the KV cache. At the largest share that both sweeps know."
-    lines = [note, *words.window_needs(rows, base, name)]
+    lines = [note, *words.graphs_moved(rows, base, name), *words.window_needs(rows, base, name)]
     if any(part["difference"] is None for row in rows for part in row["parts"]):
-        lines.append("? not told by the launches of one of them.")
+        lines.append("? not known of both.")
     return Group(told, *(Text(line, style=_DIM) for line in lines))
 
 
@@ -235,7 +246,7 @@ def _choices(document: Mapping[str, Any], simulated: bool) -> RenderableType:
         for name, cell in each["sweeps"].items()
     ]
     extra = extra_axes([cell for _, _, cell in rows if cell is not None])
-    told = table(title("Choices of each", simulated))
+    told = table(titled("Choices of each", simulated=simulated))
     columns(told, ("", "sweep"), "left")
     columns(told, ("context", "depth"))
     columns(told, ("graphs",), "left")
@@ -270,7 +281,8 @@ def _within(cell: Mapping[str, Any]) -> str:
 def _choice_notes(document: Mapping[str, Any]) -> Iterable[Text]:
     refused = [each["against"] for each in document["speeds"] if not each["compared"]]
     if refused:
-        told = f"No speeds: {words.listed(refused)} measured something else than the base."
+        names = listed([words.quoted(name) for name in refused])
+        told = f"No speeds: {names} measured something else than the base."
         yield Text(told, style=_DIM)
     yield Text(
         f"spare: GiB of KV cache beyond one window. {several(document['shared'], 'cell', 'cells')}"

@@ -14,13 +14,13 @@ from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.setting import (
     GRAPHS,
     drafted,
-    further,
     graphs,
     heading,
     panel_title,
     task_name,
-    title,
 )
+from vllm_frontier.report.plots.words import further
+from vllm_frontier.report.wording import titled
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 _SHAPE_NAMES = ("circle", "square", "triangle", "diamond", "cross", "triangle upside down")
@@ -60,7 +60,7 @@ def acceptance(
     parts = chosen.partition_by("extra", "task", maintain_order=True)
     return Figure(
         name="acceptance",
-        title=title("Acceptance, and where the next token stops paying", simulated=simulated),
+        title=titled("Acceptance, and where the next token stops paying", simulated=simulated),
         question="How often are drafts accepted, and from which depth on does one more token not "
         "pay?",
         summary=_summary(positions, ends),

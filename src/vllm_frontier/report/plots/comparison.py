@@ -15,7 +15,8 @@ from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
-from vllm_frontier.report.plots.words import on_off, titled, tokens
+from vllm_frontier.report.plots.words import tokens
+from vllm_frontier.report.wording import on_off, titled
 
 Row = Mapping[str, Any]
 
@@ -169,8 +170,8 @@ def ratios(speeds: Row, base: str, summary: str, *, simulated: bool) -> Figure |
     panels = [_ratio_panel(heading, group, base, name, domain) for heading, group in groups.items()]
     return Figure(
         name=f"speed-{_slug(name)}",
-        title=titled(f"Decode speed: {name} against {base}", simulated=simulated),
-        question=f"Where is {name} faster than {base}, and how sure is that?",
+        title=titled(f'Decode speed: "{name}" against "{base}"', simulated=simulated),
+        question=f'Where is "{name}" faster than "{base}", and how sure is that?',
         summary=summary,
         panels=tuple(panels),
         legend=(
@@ -249,9 +250,9 @@ def _ratio_panel(
 def _ratio_words(row: Row, base: str, name: str) -> str:
     own, others = row["base"], row["other"]
     place = f"depth {row['depth']}, {_heading(row, ('graphs',))}"
-    window = f"{tokens(own['context'])} tokens"
-    if own["context"] != others["context"]:
-        window += f" in {base}, {tokens(others['context'])} in {name}"
+    window = _measured(own)
+    if not row["same_cell"]:
+        window += f" in {base}, {_measured(others)} in {name}"
     interval = ""
     if row["ratio_low"] is not None:
         within = ", within launches" if row["basis"] == RUNS else ""
@@ -261,6 +262,10 @@ def _ratio_words(row: Row, base: str, name: str) -> str:
         f"{name} {others['decode_tok_s']:.1f} tokens/s; ratio {row['ratio']:.3f}{interval}: "
         f"{row['verdict']}"
     )
+
+
+def _measured(side: Row) -> str:
+    return f"{tokens(side['context'])} tokens and utilization {shortest(side['utilization'])}"
 
 
 def memory(
@@ -286,12 +291,12 @@ def memory(
     told = {part["part"] for row in rows for part in row["parts"]}
     return Figure(
         name=f"memory-{_slug(name)}",
-        title=titled(f"Memory: {name} against {base}", simulated=simulated),
+        title=titled(f'Memory: "{name}" against "{base}"', simulated=simulated),
         question="What takes the memory in each, and what is left for the KV cache?",
         summary=summary,
         panels=tuple(panels),
         legend=tuple((colour, part) for part, colour in _PARTS.items() if part in told),
-        notes=(f"Of each pair of bars the upper is {base}, the lower {name}.",),
+        notes=(f'Of each pair of bars the upper is "{base}", the lower "{name}".',),
     )
 
 

@@ -13,7 +13,7 @@ from vllm_frontier.grid import shortest
 from vllm_frontier.report.plots import theme, words
 from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.windows import Windows
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.wording import listed, on_off, several, titled
 
 _PANEL = ("extra", "graphs", "utilization")
 _PANELS = 36
@@ -71,7 +71,7 @@ def fits(cells: pl.DataFrame, boundaries: pl.DataFrame, *, simulated: bool) -> F
     panels = tuple(_panel(group, boundaries, scale) for group in groups[:_PANELS])
     return Figure(
         name="fits",
-        title=words.titled("What fits", simulated=simulated),
+        title=titled("What fits", simulated=simulated),
         question="Which windows start and serve a full request, and why do the others not?",
         summary=_summary(cells, boundaries),
         panels=panels,
@@ -313,7 +313,7 @@ def _summary(cells: pl.DataFrame, boundaries: pl.DataFrame) -> str:
         )
         if state in counts
     ]
-    text[0] += f"; {words.listed(others)}" if others else ""
+    text[0] += f"; {listed(others)}" if others else ""
     longest = boundaries["max_context_works"].max()
     if isinstance(longest, int):
         text.append(_longest(boundaries, longest))
@@ -351,7 +351,7 @@ def _table(boundaries: pl.DataFrame) -> pl.DataFrame | None:
     wide = rows.pivot("depth", index=_PANEL, values="longest", maintain_order=True)
     depths = [name for name in wide.columns if name not in _PANEL]
     return wide.select(
-        pl.Series("graphs", [words.on_off(each) for each in wide["graphs"]]),
+        pl.Series("graphs", [on_off(each) for each in wide["graphs"]]),
         pl.col("utilization"),
         *([pl.Series("further", map(words.further, wide["extra"]))] if _more(wide) else []),
         *(pl.col(name).fill_null("").alias(f"depth {name}") for name in depths),

@@ -16,6 +16,7 @@ from vllm_frontier.report.plots import frontier_words as told
 from vllm_frontier.report.plots import theme, words
 from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.windows import Windows
+from vllm_frontier.report.wording import listed, titled
 
 _WIDTH, _HEIGHT = 268.0, 230.0  # pixels of the ground
 _AROUND = 52  # pixels of axes and their titles below and above
@@ -46,7 +47,7 @@ def frontier(
         return None
     return Figure(
         name="frontier",
-        title=words.titled("The frontier", simulated=simulated),
+        title=titled("The frontier", simulated=simulated),
         question="How fast does each window get, and what is the best of both?",
         summary=told.summary(leading),
         panels=(_panel(cells),),
@@ -301,7 +302,7 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
     placed: list[tuple[float, float, float]] = []  # left, right and middle of each
     chosen = leading.filter(pl.col("choices").is_not_null())
     for row in chosen.sort("decode_tok_s", "context", descending=True).iter_rows(named=True):
-        text = words.listed(row["choices"])
+        text = listed(row["choices"])
         x, y = ground.x(row["context"]), ground.y(row["decode_tok_s"])
         width = len(text) * _LETTER
         to_left = x + 12 + width > _WIDTH

@@ -12,7 +12,7 @@ from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import Status
 from vllm_frontier.report.plots import words
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.wording import listed, on_off, several
 
 _TABLE = 24  # rows
 
@@ -26,7 +26,7 @@ def described(row: Mapping[str, Any]) -> str:
     """What is read aloud and shown of a cell."""
     told = []
     if row["choices"]:
-        told.append(words.listed(row["choices"]))
+        told.append(listed(row["choices"]))
     told.append(f"{words.tokens(row['context'])} tokens, {words.settings(row)}")
     speed = f"{row['decode_tok_s']:.1f} tokens/s"
     told.append(speed + _interval(row))
@@ -56,9 +56,7 @@ def summary(leading: pl.DataFrame) -> str:
     for row in chosen.iter_rows(named=True):
         speed = f"{row['decode_tok_s']:.1f} tokens/s{_interval(row)}"
         window = f"{words.tokens(row['context'])} tokens"
-        told.append(
-            f"{words.listed(row['choices'])}: {window} at {speed}, with {words.settings(row)}"
-        )
+        told.append(f"{listed(row['choices'])}: {window} at {speed}, with {words.settings(row)}")
     others = leading.height - chosen.height
     if others:
         least = shortest(float(leading.select(pl.col("utilization").min()).item()))
@@ -78,7 +76,7 @@ def table(leading: pl.DataFrame) -> pl.DataFrame:
     columns: dict[str, Sequence[Any]] = {
         "context": [row["context"] for row in told],
         "depth": [row["depth"] for row in told],
-        "graphs": [words.on_off(row["graphs"]) for row in told],
+        "graphs": [on_off(row["graphs"]) for row in told],
         "utilization": [shortest(row["utilization"]) for row in told],
         "further": [words.further(row["extra"]) for row in told],
         "tokens/s": [f"{row['decode_tok_s']:.1f}" for row in told],

@@ -16,13 +16,13 @@ from vllm_frontier.report.plots.setting import (
     ALL_TASKS,
     drafted,
     factor,
-    further,
     graphs,
     heading,
     panel_title,
     task_name,
-    title,
 )
+from vllm_frontier.report.plots.words import further
+from vllm_frontier.report.wording import titled
 
 _STEP_HEIGHT = 24  # pixels
 _COLOURS = {
@@ -66,7 +66,7 @@ def gain(parts: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
     domain = _domain(chosen)
     return Figure(
         name="gain",
-        title=title("What the gain is made of", simulated=simulated),
+        title=titled("What the gain is made of", simulated=simulated),
         question="How much of the gain is the graphs' and how much the speculation's?",
         summary=_summary(best),
         panels=tuple(_panel(row, domain) for row in chosen.iter_rows(named=True)),

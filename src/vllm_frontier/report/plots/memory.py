@@ -14,6 +14,7 @@ from vllm_frontier.outcome import FailureClass
 from vllm_frontier.report.plots import theme, words
 from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.memory_bars import ROUNDED_GIB, Bar, bars
+from vllm_frontier.report.wording import listed, titled
 
 _LINE, _BAR, _SPACE = 14, 22, 12  # pixels: of a line of words, a bar, and between bars
 _AROUND = 62  # pixels above and below the bars
@@ -102,7 +103,7 @@ def memory(
         panels.append(_panel("Only what is left for the KV cache", found, room, lines=False))
     return Figure(
         name="memory",
-        title=words.titled("Where the memory goes", simulated=simulated),
+        title=titled("Where the memory goes", simulated=simulated),
         question="What takes the card's memory, and what would the next window need?",
         summary=" ".join(_told(bar) for bar in found),
         panels=tuple(panels),
@@ -306,7 +307,7 @@ def _told(bar: Bar) -> str:
         if part in sizes and part not in (*BEYOND, Part.CACHE, Part.STATE, Part.LEFT)
         if sizes[part] >= ROUNDED_GIB
     ]
-    text += f": of {row['budget_gib']:.2f} GiB, {words.listed(taken)} GiB" if taken else ""
+    text += f": of {row['budget_gib']:.2f} GiB, {listed(taken)} GiB" if taken else ""
     if available is not None:
         text += f"; {available:.2f} GiB are left for the KV cache"
     if needed is not None:

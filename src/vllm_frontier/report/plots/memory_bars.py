@@ -11,6 +11,7 @@ import polars as pl
 from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.report.plots import words
+from vllm_frontier.report.wording import listed
 
 ROUNDED_GIB = 0.006
 """What may be due to rounding alone."""
@@ -65,7 +66,7 @@ def _chosen(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     if not chosen.is_empty():
         for row in chosen.iter_rows(named=True):
-            yield words.listed(row["choices"]), row
+            yield listed(row["choices"]), row
         return
     works = boundaries.filter(pl.col("max_context_works").is_not_null())
     if not works.is_empty():

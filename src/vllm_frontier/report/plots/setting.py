@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
 
 from vllm_frontier.report.plots import theme
+from vllm_frontier.report.plots.words import further
 
 ALL_TASKS = "all tasks"
-SIMULATED = "simulated"
 GRAPHS = {True: "series-1", False: "series-2"}
 """The theme's colour for cells with and without graphs."""
-
-
-def title(words: str, *, simulated: bool) -> str:
-    """A heading, which says where nothing was measured on a card."""
-    return f"{words} ({SIMULATED})" if simulated else words
 
 
 def task_name(task: str | None) -> str:
@@ -37,12 +31,6 @@ def panel_title(above: str, *below: str) -> alt.TitleParams:
     if not lines:
         return alt.TitleParams(above)
     return alt.TitleParams(above, subtitle=lines, subtitleColor=theme.colour("text"))
-
-
-def further(extra: str | None) -> str:
-    """Further axes, such as `block_size=32, enforce=True`; empty where there are none."""
-    axes: dict[str, Any] = json.loads(extra or "{}")
-    return ", ".join(f"{name}={value}" for name, value in axes.items())
 
 
 def drafted(depth: int) -> str:

@@ -17,7 +17,6 @@ from vllm_frontier.report.plots.setting import (
     doubts,
     drafted,
     factor,
-    further,
     graphs,
     heading,
     interval_words,
@@ -25,8 +24,9 @@ from vllm_frontier.report.plots.setting import (
     setting,
     speed_words,
     task_name,
-    title,
 )
+from vllm_frontier.report.plots.words import further
+from vllm_frontier.report.wording import titled
 
 MOST_PANELS = 12
 _DODGE = 0.012  # of the width, so that intervals with and without graphs do not lie on each other
@@ -53,7 +53,7 @@ def speed(groups: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
     parts = places.partition_by("extra", "task", maintain_order=True)
     return Figure(
         name="speed",
-        title=title("How fast", simulated=simulated),
+        title=titled("How fast", simulated=simulated),
         question="How fast is each depth on each task, with and without graphs?",
         summary=_summary(groups),
         panels=tuple(_panel(part, top) for part in parts),

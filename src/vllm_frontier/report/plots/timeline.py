@@ -14,8 +14,8 @@ from vllm_frontier.outcome import Status
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
-from vllm_frontier.report.plots.setting import setting, speed_words, title
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.plots.setting import setting, speed_words
+from vllm_frontier.report.wording import several, titled
 
 _OTHERS, _REFERENCE = "series-1", "series-2"
 _WITHOUT_SPEED = "works"
@@ -76,7 +76,7 @@ def timeline(
     )
     return Figure(
         name="timeline",
-        title=title("Over time", simulated=simulated),
+        title=titled("Over time", simulated=simulated),
         question="Did speed drift while the sweep ran?",
         summary=f"{_drift(checks)} {_counts(launches)}",
         panels=(_panel(rows),),

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_frontier.grid import shortest
+from vllm_frontier.report.wording import K, in_k, on_off
 
-SIMULATED = " (simulated)"
 _HEADING = 42  # letters of a heading in bold that a panel has room for
-
-
-def titled(title: str, *, simulated: bool) -> str:
-    """A picture's heading; what was simulated says so."""
-    return title + SIMULATED if simulated else title
 
 
 def tokens(count: int) -> str:
@@ -33,15 +28,23 @@ def short_tokens(counts: Iterable[int]) -> dict[int, str]:
     return {each: tokens(each) for each in lengths}
 
 
-def on_off(graphs: bool) -> str:
-    """Whether graphs are on, as a word."""
-    return "on" if graphs else "off"
+def windows(grid: Iterable[int]) -> tuple[dict[int, str], int]:
+    """Names of windows for an axis, and how many tokens their `k` stands for.
+
+    Args:
+        grid: all windows of the grid: where each is a multiple of 1024, so is `k`, as in the map
+            of the terminal.
+    """
+    lengths = sorted(set(grid))
+    if in_k(lengths):
+        return {each: f"{each // K}k" for each in lengths}, K
+    return short_tokens(lengths), 1000
 
 
 def further(extra: str | None) -> str:
-    """Further axes, such as `max_num_seqs 4, block_size 16`; empty where there are none."""
+    """Further axes, such as `max_num_seqs=4, block_size=16`; empty where there are none."""
     axes: Mapping[str, Any] = json.loads(extra or "{}")
-    return ", ".join(f"{name} {_value(value)}" for name, value in axes.items())
+    return ", ".join(f"{name}={_value(value)}" for name, value in axes.items())
 
 
 def settings(row: Mapping[str, Any]) -> str:
@@ -59,13 +62,6 @@ def panel(row: Mapping[str, Any]) -> str:
 def lines(text: str) -> list[str]:
     """A heading in lines that are no longer than a panel is wide."""
     return textwrap.wrap(text, _HEADING, break_on_hyphens=False)
-
-
-def listed(words: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def sentence(text: str) -> str:
