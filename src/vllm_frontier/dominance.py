@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 Name = TypeVar("Name")
 
@@ -14,8 +13,7 @@ TIE = 0.02
 """Speeds that differ by less than this share count as equal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point(Generic[Name]):
+class Point(NamedTuple, Generic[Name]):
     """What counts of a cell: window (tokens), share of the card, tokens/s, depth."""
 
     cell_id: Name
@@ -66,19 +64,18 @@ def leaders_by(points: Iterable[Point[Name]], faster: Faster[Name]) -> set[Name]
         points: the cells that work and have a speed.
         faster: must only be true where the speed of the first point is the higher.
     """
-
-    def place(point: Point[Name]) -> tuple[int, float]:
-        return -point.context, point.utilization
-
+    all_points = list(points)
+    places = [(-point.context, point.utilization) for point in all_points]
+    order = sorted(range(len(places)), key=places.__getitem__)
     stay: list[Point[Name]] = []
     # A cell can be beaten only by one that comes earlier in this order, or has the same place.
-    for (_, utilization), group in itertools.groupby(sorted(points, key=place), key=place):
+    for (_, utilization), group in itertools.groupby(order, key=places.__getitem__):
         better = [other for other in stay if other.utilization <= utilization]
         # Most are slower than one of these, which needs no comparison of the two.
         highest = max((other.speed for other in better), default=-math.inf)
         open_points = [
             point
-            for point in group
+            for point in map(all_points.__getitem__, group)
             if point.speed > highest and all(faster(point, other) for other in better)
         ]
         stay += _best_of_equals(open_points, faster)

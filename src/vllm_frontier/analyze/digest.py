@@ -33,14 +33,14 @@ _OF_A_RUN = (
     *("task", "repeat", "kind", "concurrency", "temperature", "variant"),
     *("prompt_tokens", "completion_tokens", "cached_tokens", "decode_tok_s", "prefill_tok_s"),
     *("decode_tok_s_server", "decode_tok_s_client", "drafts", "draft_tokens", "accepted_tokens"),
-    *("output_logprob", "output_logprob_expected"),
+    *("output_sha256", "output_logprob", "output_logprob_expected"),
     *("throttle_reasons", "throttled_share"),
     *("foreign_processes", "foreign_gib", "foreign_cores"),
 )
 _OF_A_DECODE = (
     *("row", "launch", *REQUEST, "temperature", "prompt_tokens", "completion_tokens"),
     *("decode_tok_s", "decode_tok_s_server", "decode_tok_s_client"),
-    *("drafts", "draft_tokens", "accepted_tokens", "positions"),
+    *("drafts", "draft_tokens", "accepted_tokens", "positions", "output_sha256"),
 )
 _OF_A_TEXT = ("row", "launch", *REQUEST, "prompt_tokens", "completion_tokens")
 _TEXTS_AT_MOST = 50_000  # outputs that are compared
@@ -197,34 +197,39 @@ class Digest:
 
     @cached_property
     def compared(self) -> pl.DataFrame:
-        """Greedy decode runs whose text is compared: some of each launch and task."""
+        """Greedy decode runs whose text is compared: some of each launch and task.
+
+        `text` is the `row` of `texts` that tells what was written.
+        """
         groups = self.decode.select(packed("launch", "task").alias("_group"))
         each = max(_TEXTS_AT_LEAST, _TEXTS_AT_MOST // max(1, groups["_group"].n_unique()))
         greedy = pl.concat([self.decode, groups], how="horizontal").lazy()
+        first = pl.col("repeat").fill_null(-1).rank("ordinal").over("_group") <= each
         return (
             greedy.filter(pl.col("temperature") == 0)
-            .select(*_OF_A_TEXT, "_group")
-            .filter(pl.col("row").cum_count().over("_group") <= each)
-            .drop("_group")
+            .select(*_OF_A_TEXT, "output_sha256", "_group")
+            .filter(first)
+            .with_columns(_text())
+            .drop("_group", "output_sha256")
             .collect()
         )
 
     @cached_property
     def probes(self) -> pl.DataFrame:
-        """Runs of measured launches that rate a text."""
+        """Runs of measured launches that rate a text; `text` as of `compared`."""
         columns = ("task", "temperature", "output_logprob", "output_logprob_expected")
         rated = self.measured.lazy().filter(pl.col("kind") == "probe")
-        return rated.select("row", "launch", *columns).collect()
+        return rated.select("row", "launch", *columns, _text()).collect()
 
     @cached_property
     def texts(self) -> pl.DataFrame:
-        """`row`, `output` and `output_token_ids` of `compared` and of `probes`."""
+        """`row`, `output` and `output_token_ids` of the texts of `compared` and of `probes`."""
         return self.read_texts().result()
 
     def read_texts(self) -> Future[pl.DataFrame]:
         """Begin to read `texts`, which takes longest; figures can be made meanwhile."""
         if self._texts is None:
-            rows = pl.concat([self.compared["row"], self.probes["row"]])
+            rows = pl.concat([self.compared["text"], self.probes["text"]]).unique()
             with_texts = ThreadPoolExecutor(max_workers=1)
             self._texts = with_texts.submit(self.more, rows, "output", "output_token_ids")
             with_texts.shutdown(wait=False)
@@ -238,6 +243,13 @@ class Digest:
             .select("row", *columns)
             .collect(engine="streaming")
         )
+
+
+def _text() -> pl.Expr:
+    """The first run that wrote the same, by digest and number of tokens."""
+    row, digest = pl.col("row"), pl.col("output_sha256")
+    first = row.min().over(digest, "completion_tokens")
+    return pl.when(digest.is_null()).then(row).otherwise(first).alias("text")
 
 
 def medians(told: pl.DataFrame, one: str, other: str) -> pl.DataFrame:

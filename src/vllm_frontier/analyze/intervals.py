@@ -18,6 +18,7 @@ from scipy.special import fdtr, fdtrc, stdtrit
 from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.latest import CELL
 from vllm_frontier.analyze.launches import launch_figures
+from vllm_frontier.analyze.packed import packed
 from vllm_frontier.analyze.speed import prefill_speeds
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -267,38 +268,45 @@ def _run_noise(cells: pl.DataFrame, digest: Digest) -> pl.DataFrame:
     """
     unsure = cells.filter(pl.col("basis") == RUNS)
     names = digest.launches.join(unsure, on="cell_id", how="semi").select("launch", "cell_id")
-    speeds = digest.decode.select("launch", "task", "variant", "log_speed")
-    if names.height < digest.launches.height:
-        speeds = speeds.join(names, on="launch", how="semi")
-    same = _within(speeds.lazy().filter(pl.col("variant").is_not_null()), "variant")
-    alike = _within(speeds.lazy())
     chosen = [
-        pl.when(pl.col("df") > 0).then(name).otherwise(f"{name}_right").alias(name)
-        for name in ("squares", "df")
+        pl.when(pl.col("df") > 0).then(name).otherwise(other).alias(name)
+        for name, other in (("squares", "squares_of_task"), ("df", "freedom_of_task"))
     ]
+    of_task = (
+        digest.by_launch.sort("launch", "task")
+        .group_by("launch")
+        .agg(pl.col("squares", "freedom").sum().name.suffix("_of_task"))
+    )
     return (
-        alike.rename({"squares": "squares_right", "df": "df_right"})
-        .join(same, on="launch", how="left")
-        .join(names.lazy(), on="launch", how="inner")
+        names.join(of_task, on="launch", how="inner")
+        .join(_of_prompts(digest, names), on="launch", how="left")
         .sort("launch")
         .group_by("cell_id")
-        .agg(pl.col("squares", "df", "squares_right", "df_right").sum())
+        .agg(pl.col("squares", "df", "squares_of_task", "freedom_of_task").sum())
         .select("cell_id", *chosen)
         .filter(pl.col("df") > 0)
         .select("cell_id", run_variance=pl.col("squares") / pl.col("df"), run_df=pl.col("df"))
-        .collect()
     )
 
 
-def _within(speeds: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
-    """Sum of squares around the means of groups, and its degrees of freedom, by launch."""
-    spare = pl.len() - 1
+def _of_prompts(digest: Digest, names: pl.DataFrame) -> pl.DataFrame:
+    """By launch `squares` around the means of runs that were asked the same, and their `df`."""
+    speeds = digest.decode.select("launch", "task", "variant", "log_speed")
+    if names.height < digest.launches.height:
+        speeds = speeds.join(names, on="launch", how="semi")
+    asked = speeds.select(
+        "launch", "variant", "log_speed", _key=packed("launch", "task", "variant")
+    )
     return (
-        speeds.group_by("launch", "task", *keys)
-        .agg(squares=pl.col("log_speed").var().fill_null(0.0) * spare, df=spare.cast(pl.Int64))
-        .sort("launch", "task", *keys)
+        asked.filter(pl.col("variant").is_not_null())
+        .group_by("_key")
+        .agg(pl.col("launch").first(), _variance=pl.col("log_speed").var(), _n=pl.len())
+        .sort("_key")
         .group_by("launch")
-        .agg(pl.col("squares", "df").sum())
+        .agg(
+            squares=(pl.col("_variance").fill_null(0.0) * (pl.col("_n") - 1)).sum(),
+            df=(pl.col("_n") - 1).cast(pl.Int64).sum(),
+        )
     )
 
 

@@ -100,15 +100,15 @@ def _probes(digest: Digest) -> pl.DataFrame:
     launches = digest.launches.select("launch", "cell_id", "depth", *_KEYS[:3])
     told = pl.col("output_logprob").is_not_nan() & (pl.col("output_logprob") < float("inf"))
     found = digest.probes.filter(told, pl.col("temperature").is_not_null())
-    texts = digest.texts.join(found, on="row", how="semi").select("row", "output_token_ids")
+    texts = digest.texts.filter(pl.col("row").is_in(found["text"].implode()))
     looping = texts.filter(tokens.list.len() >= _LOOKED_AT, few).filter(repeats)["row"]
     loops = pl.when(tokens.is_not_null()).then(pl.col("row").is_in(looping.implode()))
-    texts = texts.select("row", loops=loops)
+    texts = texts.select(text="row", loops=loops)
     return (
         found.with_columns(
             pl.col("output_logprob").clip(lower_bound=_IMPOSSIBLE), pl.col("task").cast(pl.String)
         )
-        .join(texts, on="row", how="left", maintain_order="left")
+        .join(texts, on="text", how="left", maintain_order="left")
         .join(launches, on="launch", how="inner", maintain_order="left")
         .filter(pl.col("depth").is_not_null())
     )

@@ -91,23 +91,24 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
     pairs, texts = _greedy(evidence), evidence.digest.texts
     ids, base = pl.col("output_token_ids"), pl.col("output_token_ids_base")
     by_tokens = ids.is_not_null() & base.is_not_null() & (ids.list.len() > 0)
+    different = pairs.select("text", "_base", "completion_tokens").unique(["text", "_base"])
     told = []
-    for some in pairs.iter_slices(_AT_ONCE) if pairs.height else [pairs]:
-        found = some.join(texts, on="row", how="left").join(
+    for some in different.iter_slices(_AT_ONCE) if different.height else [different]:
+        found = some.join(texts, left_on="text", right_on="row", how="left").join(
             texts, left_on="_base", right_on="row", how="left", suffix="_base"
         )
         told += [_by_tokens(found.filter(by_tokens)), _by_characters(found.filter(~by_tokens))]
-    return pl.concat(told)
+    return pairs.join(pl.concat(told), on=["text", "_base"], how="inner")
 
 
 def _greedy(evidence: Evidence) -> pl.DataFrame:
-    """The runs to compare: `row`, and `_base`, the row of the counterpart at depth 0."""
+    """The runs to compare: their `text`, and `_base`, that of the counterpart at depth 0."""
     axes = evidence.launches.select("launch", "cell_id", "depth", "graphs", SETTING)
     greedy = evidence.digest.compared.join(axes, on="launch", how="inner", maintain_order="left")
     base = greedy.filter(pl.col("depth") == 0).sort("launch")
     same = base.unique([*_PROMPT, "graphs"], keep="first", maintain_order=True)
     wide = base.unique(_PROMPT, keep="first", maintain_order=True)
-    told = ["row", "prompt_tokens"]
+    told = ["text", "prompt_tokens"]
     keys = list(_PROMPT)
     found = (
         greedy.filter(pl.col("depth") > 0)
@@ -120,17 +121,17 @@ def _greedy(evidence: Evidence) -> pl.DataFrame:
         )
         .join(wide.select(*keys, *told), on=keys, how="left", nulls_equal=True, suffix="_wide")
         .with_columns(
-            _base=pl.coalesce("row_same", "row_wide"),
+            _base=pl.coalesce("text_same", "text_wide"),
             _prompt=pl.coalesce("prompt_tokens_same", "prompt_tokens_wide"),
         )
     )
     other_prompt = (pl.col("prompt_tokens") != pl.col("_prompt")).fill_null(False)
     return found.filter(pl.col("_base").is_not_null(), ~other_prompt).select(
-        "row", "launch", "task", "repeat", "cell_id", "completion_tokens", "_base"
+        "launch", "task", "repeat", "cell_id", "completion_tokens", "text", "_base"
     )
 
 
-_COMPARED = ("launch", "task", "repeat", "cell_id", "same", "diverged", "tokens", "_by_tokens")
+_COMPARED = ("text", "_base", "same", "diverged", "tokens", "_by_tokens")
 
 
 def _by_tokens(found: pl.DataFrame) -> pl.DataFrame:
