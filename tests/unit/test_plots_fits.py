@@ -120,7 +120,7 @@ def test_the_summary_counts_and_says_how_far_windows_reach() -> None:
     found = figure(two_depths())
     assert found.summary == (
         "3 of 6 cells work, 3 do not (too little memory for the KV cache). The longest window "
-        "that works is 16,384 tokens, up to depth 0 and from utilization 0.9 on. 2 cells follow "
+        "that works is 16,384 tokens, with depth 0, graphs on, utilization 0.9. 2 cells follow "
         "from launches of others."
     )
     assert found.table is not None
@@ -129,6 +129,138 @@ def test_the_summary_counts_and_says_how_far_windows_reach() -> None:
     ]
     assert found.title == "What fits"
     assert figure(two_depths(), simulated=True).title == "What fits (simulated)"
+
+
+def by_share(depth: int, graphs: bool, utilization: float, longest: int | None) -> list[Row]:
+    """Windows of 8192 to 32768, all launched: those up to the longest work."""
+    axes = {"graphs": graphs, "utilization": utilization}
+    return [
+        (trial if longest is not None and context <= longest else refused)(depth, context, **axes)
+        for context in (8192, 16_384, 32_768)
+    ]
+
+
+def test_the_longest_window_is_told_with_settings_that_were_seen_with_it() -> None:
+    # The deepest needs the larger share, and has the smaller one at a shorter window only.
+    rows = [
+        *by_share(0, True, 0.9, 16_384),
+        *by_share(0, True, 0.95, 16_384),
+        *by_share(6, True, 0.9, 8192),
+        *by_share(6, True, 0.95, 8192),
+        *by_share(6, False, 0.9, 8192),
+        *by_share(6, False, 0.95, 16_384),
+        *by_share(0, False, 0.99, None),
+    ]
+    assert (
+        "The longest window that works is 16,384 tokens, in 3 of 7 combinations of the other "
+        "settings, up to depth 6 (with graphs off, utilization 0.95)."
+    ) in figure(rows).summary
+    same = [*by_share(0, True, 0.9, 8192), *by_share(3, True, 0.9, 8192)]
+    assert "is 8,192 tokens, with all other settings." in figure(same).summary
+    open_end = figure([trial(0, 8192)], [trial(0, 8192), trial(0, 16_384)])
+    assert "The longest window known to work is 8,192 tokens" in open_end.summary
+
+
+def crash(depth: int, context: int, **more: Any) -> Row:
+    return trial(depth, context, "failed", failure_class="engine_crashed", **more)
+
+
+def test_the_table_tells_what_an_end_rests_on() -> None:
+    off: Row = {"graphs": False}
+    rows = [
+        *(trial(0, 8192), trial(0, 16_384)),
+        *(trial(1, 8192), inferred(refused(1, 8192), 16_384)),
+        *(crash(2, 8192), crash(2, 16_384)),
+        *(refused(3, 8192), refused(3, 16_384)),
+        *(trial(4, 8192), crash(4, 16_384)),
+        *(refused(5, 8192), trial(5, 16_384)),
+        *(crash(6, 8192), refused(6, 16_384)),
+        *(trial(0, 8192, **off), refused(0, 16_384, **off)),
+    ]
+    found = figure(rows)
+    assert found.table is not None
+    without, graphs = found.table.to_dicts()
+    ends = {name: end for name, end in graphs.items() if name.startswith("depth")}
+    assert ends == {
+        "depth 0": ">=16384",
+        "depth 1": "8192~",
+        "depth 2": "not known",
+        "depth 3": "none",
+        "depth 4": ">=8192?",
+        "depth 5": "16384!",
+        "depth 6": "none?",
+    }
+    assert without["depth 0"] == "8192"
+    assert {without[f"depth {depth}"] for depth in range(1, 7)} == {"not in grid"}
+    assert found.notes[-1] == (
+        "In the table: >= nothing longer in the grid is refused; ~ follows from launches of other "
+        "cells; ? cells between are not known yet; ! a longer window works than one that is "
+        "refused."
+    )
+
+
+def test_the_line_is_broken_where_no_end_is_known() -> None:
+    rows = [
+        *(trial(0, 8192), refused(0, 16_384)),
+        *(crash(1, 8192), crash(1, 16_384)),
+        *(trial(2, 8192), refused(2, 16_384)),
+    ]
+    found = figure(rows)
+    [svg] = panels(found)
+    below, above = marks(svg, "line")
+    assert below.words == "Boundary: depth 0 works up to 8,192, refused from 16,384"
+    assert above.words == "Boundary: depth 2 works up to 8,192, refused from 16,384"
+    cells = marks(svg, "cell")
+    unknown = by_words(cells, "8,192 tokens, depth 1")
+    assert above.bottom <= unknown.top < unknown.bottom <= below.top
+    assert "There is no line where neither what works nor what is refused is known." in found.notes
+
+
+def dashes(svg: str) -> list[bool]:
+    """Whether each line is dashed."""
+    paths = [each.partition("/>")[0] for each in svg.split("<path")]
+    lines = [each for each in paths if 'aria-roledescription="line"' in each]
+    return ['stroke-dasharray="5,3"' in each for each in lines]
+
+
+def test_the_line_is_dashed_where_the_end_is_not_proven() -> None:
+    rows = [
+        *(trial(0, 8192), trial(0, 16_384), refused(0, 32_768)),
+        *(trial(1, 8192), crash(1, 16_384), refused(1, 32_768)),
+        *(trial(2, 8192), refused(2, 16_384), trial(2, 32_768)),
+        *(trial(3, 8192), trial(3, 16_384), trial(3, 32_768)),
+        *(crash(4, 8192), refused(4, 16_384), refused(4, 32_768)),
+    ]
+    found = figure(rows)
+    [svg] = panels(found)
+    assert [each.words.removeprefix("Boundary: ") for each in marks(svg, "line")] == [
+        "depth 0 works up to 16,384, refused from 32,768",
+        "depth 1 works up to 8,192, refused from 32,768, not proven; "
+        "depth 2 works up to 32,768, though 16,384 is refused",
+        "depth 3 works up to 32,768, nothing is refused",
+        "depth 4 is not known to work, refused from 16,384, not proven",
+    ]
+    assert dashes(svg) == [False, True, False, True]
+    proven, unproven = marks(svg, "line")[:2]
+    assert unproven.bottom == pytest.approx(proven.top)  # joined
+    assert unproven.right > proven.right
+    assert found.notes[:3] == (
+        "The line stands behind the longest window of each depth that works.",
+        "Dashed, that is not proven: windows in between are not known, or launches disagree.",
+        "Where a longer window works than one that is refused, the line is behind the longer.",
+    )
+    assert not any("ashed" in note for note in figure(two_depths()).notes)
+
+
+def test_windows_are_named_as_in_the_map_of_the_terminal() -> None:
+    [svg] = panels(figure([trial(0, 32_768), trial(0, 131_072)]))
+    assert {"32k", "128k", "context, tokens (k: 1024)"} <= set(texts(svg))
+    [svg] = panels(figure([trial(0, 32_768), trial(0, 130_000)]))
+    assert {"33k", "130k", "context, tokens (k: 1000)"} <= set(texts(svg))
+    [svg] = panels(figure([trial(0, 500), trial(0, 900)]))
+    assert {"500", "900", "context, tokens"} <= set(texts(svg))
+    some = Windows([32_768, 65_536], 280, grid=[32_768, 65_536, 100_000])
+    assert some.labels[65_536] == "66k"
 
 
 def test_every_outcome_has_a_colour_a_sign_and_a_line_in_the_legend() -> None:

@@ -70,8 +70,9 @@ def matched_windows(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def _ends(boundaries: pl.LazyFrame) -> pl.LazyFrame:
-    known = (
+def known() -> pl.Expr:
+    """What the ends of a row of `boundaries` rest on, of `Known`."""
+    return (
         pl.when(~pl.col("monotone"))
         .then(pl.lit(Known.NOT_MONOTONE.value))
         .when(~pl.col("verified"))
@@ -80,7 +81,10 @@ def _ends(boundaries: pl.LazyFrame) -> pl.LazyFrame:
         .then(pl.lit(Known.INFERRED.value))
         .otherwise(pl.lit(Known.LAUNCHED.value))
     )
-    return matchable(boundaries).select(*OTHER_AXES, *_ENDS, known=known)
+
+
+def _ends(boundaries: pl.LazyFrame) -> pl.LazyFrame:
+    return matchable(boundaries).select(*OTHER_AXES, *_ENDS, known=known())
 
 
 def _reach() -> pl.Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import altair as alt
 
@@ -20,10 +20,12 @@ class Windows:
     Windows that grow by a factor stand at the distance of their logarithms.
     """
 
-    def __init__(self, contexts: Sequence[int], width: float) -> None:
-        """Of some windows, shortest first, on so many pixels."""
+    def __init__(
+        self, contexts: Sequence[int], width: float, grid: Iterable[int] | None = None
+    ) -> None:
+        """Of some windows, shortest first, on so many pixels; `grid`: all windows of the grid."""
         self.contexts = contexts
-        self.labels = words.short_tokens(contexts)
+        self.labels, self._k = words.windows({*contexts, *(grid or ())})
         self.logarithmic = _steadier(contexts)
         self.width = width
         at = [math.log(each) if self.logarithmic else float(each) for each in contexts]
@@ -60,8 +62,14 @@ class Windows:
             labelOverlap=False,
             grid=False,
             domain=False,
-            title="context, tokens" + (", log scale" if self.logarithmic else ""),
+            title=self._title(labelled.values()),
         )
+
+    def _title(self, labels: Iterable[str]) -> str:
+        told = "context, tokens"
+        if any(label.endswith("k") for label in labels):
+            told += f" (k: {self._k})"
+        return told + (", log scale" if self.logarithmic else "")
 
 
 def _steadier(contexts: Sequence[int]) -> bool:
