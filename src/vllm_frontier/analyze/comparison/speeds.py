@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from vllm_frontier.analyze.borrowed import working_speeds
@@ -94,7 +93,7 @@ def matched_speeds(base: Measured, other: Measured, *, tie: float = TIE) -> pl.D
     )
     told = verdicts(figures, asked.lazy(), tie=tie).collect()
     told = told.rename({"cell_id": "speed_cell_other", "other_cell_id": "speed_cell"})
-    told = _with_run_intervals(told, runs, tie)
+    told = _with_run_intervals(told, runs)
     found = wanted.join(told, on=[*_PAIR, "task"], how="inner", nulls_equal=True)
     for name, suffix in zip(_PAIR, ("", "_other"), strict=True):
         own = figures.select(
@@ -150,7 +149,7 @@ def _pairs(base: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     return pairs.with_columns(*places, same_cell=same).drop("^.*_own(_other)?$")
 
 
-def _with_run_intervals(told: pl.DataFrame, runs: pl.LazyFrame, tie: float) -> pl.DataFrame:
+def _with_run_intervals(told: pl.DataFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     """Verdicts whose basis is `runs`, each with the interval that runs tell of its ratio."""
     within = told.filter(pl.col("basis") == RUNS)
     noise = paired_noise(within.select(*_PAIR, "task"), runs)
@@ -161,9 +160,8 @@ def _with_run_intervals(told: pl.DataFrame, runs: pl.LazyFrame, tie: float) -> p
         ratio_low=pl.col("ratio") * (-half).exp(), ratio_high=pl.col("ratio") * half.exp()
     )
     unsure = (pl.col("ratio_low") <= 1.0) & (pl.col("ratio_high") >= 1.0)
-    near = pl.col("ratio").log().abs() <= -np.log1p(-tie)
     found = found.with_columns(
-        pl.when(unsure.fill_null(False) | near)
+        pl.when(unsure.fill_null(False))
         .then(pl.lit(Verdict.NO_CLEAR_DIFFERENCE.value))
         .otherwise("verdict")
         .alias("verdict")

@@ -19,9 +19,10 @@ from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.report.comparison import sides as sweeps
 from vllm_frontier.report.comparison.sides import Side
+from vllm_frontier.report.comparison.words import quoted
 from vllm_frontier.report.comparison.workloads import Comparable, comparable
 from vllm_frontier.report.documents import objects
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.wording import listed, several
 from vllm_frontier.store import tables
 
 _OTHER = "_other"
@@ -291,11 +292,12 @@ def _choices(
 
 
 def _notes(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
-    simulated = [name for name, side in zip(names, found, strict=True) if side.found.simulated]
+    simulated = [
+        quoted(name) for name, side in zip(names, found, strict=True) if side.found.simulated
+    ]
     if simulated:
-        all_of = "All sweeps are" if len(simulated) == len(names) else f"{_and(simulated)} is"
-        if 1 < len(simulated) < len(names):
-            all_of = f"{_and(simulated)} are"
+        some = f"{listed(simulated)} {'is' if len(simulated) == 1 else 'are'}"
+        all_of = "All sweeps are" if len(simulated) == len(names) else some
         yield f"{all_of} simulated: figures of a described card, not measured on one."
     for name, side in zip(names, found, strict=True):
         progress = side.progress
@@ -304,16 +306,15 @@ def _notes(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
             if progress["reason"]:
                 word = f"was ended by its budget ({progress['reason']})"
             cells = several(progress["planned"], "cell", "cells")
-            yield f"{name} {word}: {progress['done']} of {cells} done; the rest is not known."
+            done = f"{progress['done']} of {cells} done"
+            yield f"{quoted(name)} {word}: {done}; the rest is not known."
         if len(side.identities) > 1:
-            yield f"{name} went on with something else: its figures are of both (column changed)."
+            both = "its figures are of both (column changed)"
+            yield f"{quoted(name)} went on with something else: {both}."
     axes = [sorted(axis.name for axis in side.spec.grid.extra) for side in found]
     if any(each != axes[0] for each in axes):
         told = "; ".join(
-            f"{name}: {', '.join(each) or 'none'}" for name, each in zip(names, axes, strict=True)
+            f"{quoted(name)}: {', '.join(each) or 'none'}"
+            for name, each in zip(names, axes, strict=True)
         )
         yield f"Further axes differ ({told}): a cell with another axis is another cell."
-
-
-def _and(words: Sequence[str]) -> str:
-    return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + words[-1]

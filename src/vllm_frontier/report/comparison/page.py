@@ -7,19 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vllm_frontier.analyze.comparison.memory import FOR_CACHE
 from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
 from vllm_frontier.report.pages import drawn, frame
-from vllm_frontier.report.pages.tabular import NONE, Table, fixed, from_rows, grouped, on_off
+from vllm_frontier.report.pages.tabular import NONE, Table, fixed, from_rows, grouped
 from vllm_frontier.report.plain_table import extra_axes
 from vllm_frontier.report.plots import comparison as plots
 from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.wording import on_off
 from vllm_frontier.store import atomic
-
-_NOTHING_GIB = 0.005  # what rounding may be
 
 Document = Mapping[str, Any]
 
@@ -70,7 +68,13 @@ def figures_of(document: Document) -> list[Figure]:
             found.append(plots.ratios(shown, base, told, simulated=simulated))
     for name in names[1:]:
         memory = words.at_largest_share(_against(document["memory"], name))
-        told = " ".join([_cache_words(memory, base, name), *words.window_needs(memory, base, name)])
+        told = " ".join(
+            [
+                words.left_for_cache(memory, base, name),
+                *words.graphs_moved(memory, base, name),
+                *words.window_needs(memory, base, name),
+            ]
+        )
         found.append(plots.memory(memory, base, name, told, simulated=simulated))
     return [each for each in found if each is not None]
 
@@ -86,28 +90,6 @@ def _against(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["against"] == name]
 
 
-def _cache_words(rows: list[Mapping[str, Any]], base: str, name: str) -> str:
-    """How much more or less is left for the KV cache."""
-    gaps = [
-        part["difference"]
-        for row in rows
-        for part in row["parts"]
-        if part["part"] == FOR_CACHE and part["difference"] is not None
-    ]
-    if not gaps:
-        return "What is left for the KV cache is not known of both."
-    low, high = min(gaps), max(gaps)
-    if max(abs(low), abs(high)) < _NOTHING_GIB:
-        return f"As much is left for the KV cache in {name} as in {base}."
-    if low < 0 < high:
-        return (
-            f"From {-low:.2f} GiB less to {high:.2f} GiB more are left for the KV cache in {name}."
-        )
-    ends = sorted({f"{abs(each):.2f}" for each in (low, high)}, key=float)
-    more = "less" if high <= 0 else "more"
-    return f"{' to '.join(ends)} GiB {more} are left for the KV cache in {name} than in {base}."
-
-
 def _context(document: Document, at: datetime | None) -> dict[str, Any]:
     names = [each["name"] for each in document["sweeps"]]
     parts = []
@@ -115,6 +97,7 @@ def _context(document: Document, at: datetime | None) -> dict[str, Any]:
         parts.append(
             {
                 "name": name,
+                "heading": words.heading([names[0], name]),
                 "reason": speeds["reason"],
                 "answer": [
                     words.windows(_against(document["windows"], name), names[0], name),
@@ -127,9 +110,8 @@ def _context(document: Document, at: datetime | None) -> dict[str, Any]:
             }
         )
     return {
-        "title": f"{words.listed(names[1:])} against {names[0]}",
+        "title": words.heading(names),
         "simulated": all(each["simulated"] for each in document["sweeps"]),
-        "base": names[0],
         "at": (at or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
         "sweeps": [words.of_sweep(each) for each in document["sweeps"]],
         "notes": [*document["notes"], *words.only_in(document)],
@@ -146,7 +128,7 @@ def _fast(speeds: Mapping[str, Any], document: Document) -> Iterator[str]:
     elif speeds["rows"]:
         yield words.speeds(speeds, document["base"])
     else:
-        yield "No cell works in both that has a speed in both."
+        yield words.nothing_fast(document["base"], speeds["against"])
 
 
 def _differences(document: Document) -> Table | None:
@@ -199,7 +181,8 @@ def _windows(document: Document, name: str) -> Table:
                 known[0] if known[0] == known[1] else " / ".join(known),
             ]
         )
-    return from_rows(f"Longest window that works: {name} against {base}", columns, told)
+    title = f"Longest window that works: {words.heading([base, name])}"
+    return from_rows(title, columns, told)
 
 
 def _speeds(document: Document, speeds: Mapping[str, Any]) -> Table:
@@ -207,7 +190,13 @@ def _speeds(document: Document, speeds: Mapping[str, Any]) -> Table:
     extra = extra_axes(rows)
     tasks = sorted({task for row in rows for task in row["tasks"]})
     columns = [("depth", True), ("graphs", False), *((each, False) for each in extra)]
-    columns += [("measured at", False), (base, True), (name, True), ("ratio", True)]
+    columns += [
+        ("measured at", False),
+        ("utilization", True),
+        (base, True),
+        (name, True),
+        ("ratio", True),
+    ]
     columns += [("95 %", True), ("verdict", False)]
     columns += [
         (f"{task}: {what}", what == "ratio") for task in tasks for what in ("ratio", "verdict")
@@ -225,6 +214,7 @@ def _speeds(document: Document, speeds: Mapping[str, Any]) -> Table:
                 on_off(row["graphs"]),
                 *(words.value(row[each]) if each in row else NONE for each in extra),
                 at + ("" if row["same_cell"] else " ~"),
+                words.shares_of(own["utilization"], others["utilization"]).replace("/", " / "),
                 fixed(own["decode_tok_s"], 1) + (" !" if own["broken"] else ""),
                 fixed(others["decode_tok_s"], 1) + (" !" if others["broken"] else ""),
                 fixed(row["ratio"], 3),
@@ -241,7 +231,7 @@ def _speeds(document: Document, speeds: Mapping[str, Any]) -> Table:
                 ),
             ]
         )
-    return from_rows(f"Decode speed, tokens/s: {name} against {base}", columns, told)
+    return from_rows(f"Decode speed, tokens/s: {words.heading([base, name])}", columns, told)
 
 
 def _interval(row: Mapping[str, Any]) -> str:
@@ -273,7 +263,7 @@ def _memory(document: Document, name: str) -> Table | None:
                     sources[0] if sources[0] == sources[1] else " / ".join(sources),
                 ]
             )
-    return from_rows(f"Memory: {name} against {base}", columns, told)
+    return from_rows(f"Memory: {words.heading([base, name])}", columns, told)
 
 
 def _choices(document: Document) -> Table:

@@ -6,22 +6,32 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vllm_frontier.analyze.comparison.memory import ORDER
+from vllm_frontier.analyze.comparison.memory import FOR_CACHE, ORDER
 from vllm_frontier.analyze.comparison.windows import Reach
+from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.plots.words import short_tokens
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.wording import listed, several
 
 _NONE = "-"
 _NOTHING_GIB = 0.005
 _ROWS_MAX = 60
-_STATES = {"running": "running", "interrupted": "interrupted", "finished": "finished"}
 
 
-def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + "".join(words[-1:])
+def quoted(name: str) -> str:
+    """The name of a sweep within a sentence: it may be any word."""
+    return f'"{name}"'
+
+
+def heading(names: Sequence[str]) -> str:
+    """What is held against what, the base first in `names`."""
+    return f"{listed([quoted(name) for name in names[1:]])} against {quoted(names[0])}"
+
+
+def nothing_fast(base: str, name: str) -> str:
+    """Where there is no speed to compare."""
+    return f"No cell that works in {quoted(base)} and {quoted(name)} has a speed in both."
 
 
 def value(of: Any) -> str:
@@ -37,7 +47,7 @@ def value(of: Any) -> str:
 
 def of_sweep(sweep: Mapping[str, Any]) -> str:
     """A sweep in a line: what it is, and how far."""
-    state = _STATES[sweep["state"]] if sweep["reason"] is None else "stopped by its budget"
+    state = sweep["state"] if sweep["reason"] is None else "stopped by its budget"
     cells = f"{sweep['done']} of {several(sweep['planned'], 'cell', 'cells')}"
     return f"{sweep['name']}: {sweep['folder']}, {state}, {cells}"
 
@@ -52,7 +62,13 @@ def windows_of(base: int, other: int) -> str:
     if base == other:
         return str(base)
     short = short_tokens((base, other))
-    return f"{short[base]}/{short[other]}"
+    first, last = short[base], short[other]
+    return f"{first.removesuffix('k') if last.endswith('k') else first}/{last}"
+
+
+def shares_of(base: float, other: float) -> str:
+    """The utilization of two cells, where a line has little room."""
+    return shortest(base) if base == other else f"{shortest(base)}/{shortest(other)}"
 
 
 def only_in(document: Mapping[str, Any]) -> Iterator[str]:
@@ -63,7 +79,8 @@ def only_in(document: Mapping[str, Any]) -> Iterator[str]:
         ]
         where = f" ({'; '.join(axes)})" if axes else ""
         cells = several(each["cells"], "cell", "cells")
-        yield f"Only in the grid of {listed(each['sweeps'])}: {cells}{where}."
+        names = listed([quoted(name) for name in each["sweeps"]])
+        yield f"Only in the grid of {names}: {cells}{where}."
 
 
 _REACHES = {
@@ -80,13 +97,13 @@ def windows(rows: Sequence[Mapping[str, Any]], base: str, name: str) -> str:
     both = [row for row in rows if row["reach"] in set(_REACHES)]
     counts = Counter(row["reach"] for row in rows)
     alone = ((base, counts[Reach.ONLY_BASE]), (name, counts[Reach.ONLY_OTHER]))
-    only = [f"{count} only in {of}" for of, count in alone if count]
+    only = [f"{count} only in {quoted(of)}" for of, count in alone if count]
     if not both:
         return f"No combination of the other axes is in both grids ({', '.join(only)})."
     told = [f"{words} in {counts[each]}" for each, words in _REACHES.items() if counts[each]]
     combinations = several(len(both), "combination", "combinations")
     further = f"; {' and '.join(only)}" if only else ""
-    return f"The window of {name} {listed(told)} of {combinations}{further}."
+    return f"The window of {quoted(name)} {listed(told)} of {combinations}{further}."
 
 
 def reach(of: str, base: str, name: str) -> str:
@@ -110,7 +127,7 @@ def speeds(told: Mapping[str, Any], base: str) -> str:
     if counts[Verdict.NO_CLEAR_DIFFERENCE]:
         parts.append(f"not clearly different in {counts[Verdict.NO_CLEAR_DIFFERENCE]}")
     cells = several(len(rows), "pair of measured cells", "pairs of measured cells")
-    return f"{name} is {listed(parts)} of {cells}, held against {base}."
+    return f"{quoted(name)} is {listed(parts)} of {cells}, held against {quoted(base)}."
 
 
 def telling(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
@@ -163,5 +180,44 @@ def window_needs(rows: Sequence[Mapping[str, Any]], base: str, name: str) -> Ite
         window = max(told, key=lambda each: each["context"])
         yield (
             f"A window of {window['context']} tokens takes {window['base']:.2f} GiB of KV cache "
-            f"in {base}, {window['other']:.2f} GiB in {name}."
+            f"in {quoted(base)}, {window['other']:.2f} GiB in {quoted(name)}."
         )
+
+
+def left_for_cache(rows: Iterable[Mapping[str, Any]], base: str, name: str) -> str:
+    """How much more or less is left for the KV cache."""
+    own, other = quoted(base), quoted(name)
+    gaps = [
+        part["difference"]
+        for row in rows
+        for part in row["parts"]
+        if part["part"] == FOR_CACHE and part["difference"] is not None
+    ]
+    if not gaps:
+        return "What is left for the KV cache is not known of both."
+    low, high = min(gaps), max(gaps)
+    if max(abs(low), abs(high)) < _NOTHING_GIB:
+        return f"As much is left for the KV cache in {other} as in {own}."
+    if low < 0 < high:
+        return (
+            f"From {-low:.2f} GiB less to {high:.2f} GiB more are left for the KV cache in {other}."
+        )
+    ends = sorted({f"{abs(each):.2f}" for each in (low, high)}, key=float)
+    more = "less" if high <= 0 else "more"
+    return f"{' to '.join(ends)} GiB {more} are left for the KV cache in {other} than in {own}."
+
+
+def graphs_moved(rows: Iterable[Mapping[str, Any]], base: str, name: str) -> Iterator[str]:
+    """Where one sweep counts its graphs in the share of the card and the other does not."""
+    told = {
+        (part["part"], side)
+        for row in rows
+        for part in row["parts"]
+        for side in ("base", "other")
+        if (part[side] or 0.0) >= _NOTHING_GIB
+    }
+    for inside, outside in (("base", "other"), ("other", "base")):
+        if {(Part.GRAPHS.value, inside), (Part.OUTSIDE.value, outside)} <= told:
+            names = {"base": quoted(base), "other": quoted(name)}
+            within, beside = names[inside], names[outside]
+            yield f"Graphs are counted in the share in {within}, beside it in {beside}."
