@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from vllm_frontier.analyze.checks.evidence import LAUNCHES_DIFFER
+from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.analyze.verdicts import Verdict, verdicts
 
 _SAME_GIB = 0.005
@@ -28,7 +31,8 @@ def against(
         For each choice an object for each other: `choice` (what that is), `cell_id` (its own),
         `context_ratio` and `decode_ratio` (with `decode_ratio_low` and `_high`, null where
         launches do not show how much they differ), `verdict` (of the speed: `faster`, `slower`
-        or `no clear difference`), `utilization` and `kv_headroom_gib` (how much more it has;
+        or `no clear difference`), `basis` (of the verdict: `launches`, or `runs` where only runs
+        within launches tell it), `utilization` and `kv_headroom_gib` (how much more it has;
         null: not known) and `words`.
     """
     places = [(one, other) for one in chosen for other in chosen if one is not other]
@@ -59,6 +63,7 @@ def _compared(one: Choice, other: Choice, speed: Mapping[str, Any]) -> dict[str,
         "decode_ratio_low": speed["ratio_low"],
         "decode_ratio_high": speed["ratio_high"],
         "verdict": speed["verdict"],
+        "basis": speed["basis"],
         "utilization": _more(one, other, "utilization"),
         "kv_headroom_gib": _more(one, other, "kv_headroom_gib"),
     }
@@ -89,7 +94,10 @@ def _speed(numbers: Mapping[str, Any]) -> str:
         return str(verdict)
     if verdict == Verdict.NO_CLEAR_DIFFERENCE:
         return f"no clear difference in speed ({ratio:.2f} x)"
-    return f"{ratio:.2f} x as fast (verdict: {verdict})"
+    # What commonly lies between two launches is no proof within one.
+    small = numbers["basis"] == RUNS and abs(math.log(ratio)) <= math.log1p(LAUNCHES_DIFFER)
+    luck = " within launches, which may be luck" if small else ""
+    return f"{ratio:.2f} x as fast (verdict: {verdict}{luck})"
 
 
 def _memory(numbers: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import polars as pl
 from vllm_frontier.analyze.latest import counted, does_not_work, works
 from vllm_frontier.analyze.nearest import CONTEXT, DECODE, OVERALL, UTILIZATION
 from vllm_frontier.grid import shortest
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.wording import listed, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,10 @@ def reason(wanted: Wanted, cells: pl.DataFrame) -> str:
         wanted: what was asked for.
         cells: every cell that works and has a speed, with the speed that counts.
     """
-    words = list(wanted.constraints().values())
-    told = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    told = listed(list(wanted.constraints().values()))
     longest, fastest = cells.select(pl.col("context", "decode_tok_s").max()).row(0)
     return (
-        f"no cell that works has {told}: the longest window that works is {longest} tokens, "
+        f"no cell with a speed has {told}: the longest window with a speed is {longest} tokens, "
         f"the fastest cell decodes {_speed(fastest)} tokens/s"
     )
 
@@ -132,10 +131,16 @@ def _about_windows(least: int, known: pl.DataFrame, end: int, cells: pl.DataFram
         yield f"the grid ends at a window of {end} tokens: longer ones were not tried"
     refused = known.lazy().filter(pl.col("context") >= least, does_not_work()).collect()
     if not refused.is_empty() and cells.filter(pl.col("context") >= least).is_empty():
-        classes = refused.group_by("failure_class").len().sort("len", "failure_class")
         count = several(refused.height, "cell", "cells")
         does = "does" if refused.height == 1 else "do"
-        yield f"{count} with such a window {does} not work ({classes['failure_class'][-1]})"
+        yield f"{count} with such a window {does} not work ({_classes(refused)})"
+
+
+def _classes(refused: pl.DataFrame) -> str:
+    """Why cells do not work, the most frequent first; with counts where there are several."""
+    classes = refused.group_by("failure_class").len()
+    rows = classes.sort("len", "failure_class", descending=[True, False]).rows()
+    return ", ".join(f"{count} {name}" for name, count in rows) if len(rows) > 1 else rows[0][0]
 
 
 def _about_shares(most: float, least: float, cells: pl.DataFrame) -> Iterator[str]:
@@ -145,7 +150,7 @@ def _about_shares(most: float, least: float, cells: pl.DataFrame) -> Iterator[st
             "tried"
         )
     elif not cells.is_empty() and (smallest := float(cells["utilization"].min())) > most:  # type: ignore[arg-type]
-        yield f"the smallest utilization at which a cell works is {shortest(smallest)}"
+        yield f"the smallest utilization of a cell with a speed is {shortest(smallest)}"
 
 
 def _without_speed(wanted: Wanted, known: pl.DataFrame, cells: pl.DataFrame) -> Iterator[str]:

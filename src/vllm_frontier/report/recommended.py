@@ -26,20 +26,21 @@ def show(advice: Advice, console: Console, forms: Collection[str] = (COMMAND,)) 
         console: where to.
         forms: of `command`, `config` and `docker`; cells that only come nearest have the first.
     """
+    told: set[str] = set()
     if advice.reason is not None:
         _comment(console, advice.reason)
     for number, choice in enumerate(advice.choices):
         if number:
             console.print()
         _comment(console, commands.describe(choice), "bold")
-        _about(choice, console)
+        _about(choice, console, told)
         _print_forms(choice, console, forms)
     for each in advice.nearest:
         console.print()
         _comment(console, f"{each['headline']}: {commands.describe(each)}", "bold")
         for one in each["missing"]:
             _comment(console, one["words"])
-        _about(each, console)
+        _about(each, console, told)
         _print_forms(each, console, (COMMAND,))
     for number, note in enumerate(advice.notes):
         if not number:
@@ -47,13 +48,21 @@ def show(advice: Advice, console: Console, forms: Collection[str] = (COMMAND,)) 
         _comment(console, note)
 
 
-def _about(choice: Mapping[str, Any], console: Console) -> None:
+def _about(choice: Mapping[str, Any], console: Console, told: set[str]) -> None:
+    """What is to be known of a cell; of warnings that were `told` already only the names."""
     for each in choice["against"]:
         _comment(console, each["words"])
     if choice["note"] is not None:
         _comment(console, choice["note"])
-    for line in _found(choice["checks"]):
-        _comment(console, line, "yellow")
+    again = []
+    for name, line in _found(choice["checks"]):
+        if line in told:
+            again.append(name)
+        else:
+            told.add(line)
+            _comment(console, line, "yellow")
+    if again:
+        _comment(console, f"as above: {', '.join(again)}", "yellow")
 
 
 def _print_forms(choice: Mapping[str, Any], console: Console, forms: Collection[str]) -> None:
@@ -78,15 +87,16 @@ def _config(choice: Mapping[str, Any]) -> str | None:
     return f"cat > {name} <<'EOF'\n{choice['config']}EOF\n{choice['config_command']}"
 
 
-def _found(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the checks found, the worst of each check."""
+def _found(findings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What the checks found, the worst of each check: its name, and a line."""
     by_check: dict[str, list[Mapping[str, Any]]] = {}
     for each in findings:
         by_check.setdefault(each["check"], []).append(each)
     for name, found in by_check.items():
         worst = found[0]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        yield f"{worst['verdict']} {name}: {worst['detail']}{more}"
+        named = f"{worst['verdict']} {name}"
+        yield named, f"{named}: {worst['detail']}{more}"
 
 
 def _comment(console: Console, text: str, style: str = "") -> None:
