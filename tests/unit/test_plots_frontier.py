@@ -1,5 +1,6 @@
 import itertools
 from typing import Any
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -129,7 +130,7 @@ def test_cells_that_follow_from_others_are_open_and_have_their_speed() -> None:
     cells = marks(svg, "cell")
     inferred = by_words(cells, "8,000 tokens")
     assert inferred.fill == "var(--page)"
-    assert by_words(cells, "fastest;").fill == "var(--series-1)"
+    assert by_words(cells, "fastest; 10,000").fill == "var(--series-1)"
     assert "200.0 tokens/s" in inferred.words
     assert "follows from a launch" in inferred.words
     assert any("open" in words for _, words in found.legend)
@@ -143,6 +144,74 @@ def test_what_is_as_fast_as_the_fastest_is_marked() -> None:
     assert "=" in texts(svg)
     assert "1 cell is as fast as the fastest" in found.summary
     assert ("text", "= no clear difference to the fastest") in found.legend
+
+
+def test_what_has_the_speed_of_the_fastest_is_as_fast() -> None:
+    lent = [cell(3, context, share) | {"status": "inferred", "attempt": 0}
+            for context, share in ((9_000, 0.85), (8_000, 0.8))]  # fmt: skip
+    found = figure([*SWEEP, *((each, None) for each in lent)])
+    [svg] = panels(found)
+    assert texts(svg).count("=") == 2
+    assert "2 cells are as fast as the fastest" in found.summary
+    assert found.table is not None
+    assert found.table[""].to_list()[-2:] == ["as fast as the fastest, inferred"] * 2
+
+
+def test_more_cells_that_lead_are_told_with_their_own_shares() -> None:
+    small = (cell(0, 41_000, 0.5), 20.0)  # the longest, so not one of the others
+    assert "more cell" not in figure(SWEEP).summary
+    one = figure([*SWEEP, small]).summary
+    assert "1 more cell leads, with utilization 0.9." in one
+    others = [(cell(4, 9_000, 0.8), 180.0), (cell(4, 8_000, 0.7), 170.0)]
+    assert (
+        "3 more cells lead, with utilization 0.7 to 0.9."
+        in figure([*SWEEP, small, *others]).summary
+    )
+
+
+def test_cells_without_graphs_are_squares_in_another_colour() -> None:
+    off = (cell(3, 10_000, 0.8, graphs=False), 100.0)
+    found = figure([*SWEEP, off])
+    [svg] = panels(found)
+    shapes = {}
+    for element in ElementTree.fromstring(svg).iter():
+        if element.get("aria-roledescription") == "cell":
+            words = element.get("aria-label") or ""
+            shapes[words] = ("A" in (element.get("d") or ""), element.get("stroke"))
+    for words, told in shapes.items():
+        if "beaten" not in words:
+            on = "graphs on" in words
+            assert told == (on, "var(--series-1)" if on else "var(--series-2)")
+    assert sum("graphs off" in words for words in shapes) == 1
+    assert {("series-1", "● graphs on"), ("series-2", "■ graphs off")} <= set(found.legend)
+
+
+def test_memory_that_no_launch_told_is_that_of_launches_alike() -> None:
+    follows = cell(3, 10_000, 0.85) | {"status": "inferred", "attempt": 0}
+    found = figure([*SWEEP, (follows, None)])
+    assert found.table is not None
+    # 4 GiB at 0.9 of 32 are 2.4 at 0.85, and a window needs 1.
+    row = found.table.filter(pl.col("utilization") == "0.85")
+    assert row["spare GiB"].to_list() == ["1.40"]
+
+
+def test_intervals_of_several_launches_are_within_launches_not_one() -> None:
+    twice = [(cell(3, 10_000, attempt=each), 200.0) for each in (1, 2)]
+    found = figure([*twice, (cell(0, 40_000), 50.0)])
+    assert "95 %: 199.7 to 200.3, within launches" in found.summary
+    assert "one launch" not in f"{found.summary}{found.notes}{found.table}"
+
+
+def test_windows_are_named_by_those_of_the_whole_grid() -> None:
+    sweep = [(cell(0, 32_768), 50.0), (cell(3, 16_384), 200.0)]
+    cells, split = stands(sweep)
+    for grid, names in (
+        (None, {"16k", "32k"}),
+        ([16_384, 32_768, 65_536], {"16k", "32k"}),
+        ([16_384, 32_768, 100_000], {"16k", "33k"}),
+    ):
+        [svg] = panels(frontier(cells, split, simulated=False, grid=grid))
+        assert names <= set(texts(svg))
 
 
 def test_the_summary_names_the_choices() -> None:

@@ -16,12 +16,11 @@ import polars as pl
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.by_depth import by_depth
 from vllm_frontier.analyze.choices import choices
-from vllm_frontier.analyze.frontier import ALL
 from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, counted, is_inferred, works
 from vllm_frontier.analyze.monotony import audits, contested, contradictions, unexplored_in
+from vllm_frontier.analyze.standing import against_fastest
 from vllm_frontier.analyze.summary import failures, launch_counts, status_counts
-from vllm_frontier.analyze.verdicts import verdicts
 from vllm_frontier.outcome import Purpose, Status
 from vllm_frontier.report.checks import rests_on_doubt
 from vllm_frontier.search.proof import is_in_doubt
@@ -128,26 +127,9 @@ def frontier_rows(
         trials: the table `trials`.
         runs: the table `runs`.
     """
-    table = frontier.collect()
-    leading = table.filter(pl.col("on_frontier_for").list.contains(ALL))
-    leading = leading.sort("decode_tok_s", "cell_id", descending=[True, False])
-    fastest = None if leading.is_empty() else leading["speed_cell"].item(0)
-    pairs = leading.lazy().select(
-        pl.col("speed_cell").alias("cell_id"),
-        pl.lit(fastest, dtype=pl.String).alias("other_cell_id"),
-        pl.lit(None, dtype=pl.String).alias("task"),
-    )
-    pairs = pairs.filter(pl.col("cell_id") != pl.col("other_cell_id")).unique("cell_id")
-    told = verdicts(cell_figures(trials, runs), pairs).collect()
-    against = dict(told.select("cell_id", "verdict").iter_rows())
-    named = set(leading["cell_id"])
-    return [
-        {
-            **row,
-            "against_fastest": against.get(row["speed_cell"]) if row["cell_id"] in named else None,
-        }
-        for row in objects(table.lazy())
-    ]
+    told = against_fastest(frontier, cell_figures(trials, runs)).collect()
+    against = dict(told.select("cell_id", "against_fastest").iter_rows())
+    return [{**row, "against_fastest": against.get(row["cell_id"])} for row in objects(frontier)]
 
 
 def with_doubt(

@@ -61,7 +61,9 @@ def memory_parts(found: Result) -> pl.DataFrame:
 def what_leads(found: Result, split: pl.DataFrame) -> Figure | None:
     """The frontier among all cells that have a speed."""
     cells = standing(found.trials.lazy(), found.runs.lazy(), found.frontier.lazy()).collect()
-    return frontier(cells, split, simulated=found.simulated)
+    spec = spec_from_document(found.config, secrets=False)
+    grid = {cell.context for cell in spec.grid.cells()}
+    return frontier(cells, split, simulated=found.simulated, grid=grid)
 
 
 def where_memory_goes(found: Result, split: pl.DataFrame) -> Figure | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,11 @@ _ROOM = 1.14  # of the ground above the highest mark
 
 
 def frontier(
-    standing: pl.DataFrame, split: pl.DataFrame | None = None, *, simulated: bool
+    standing: pl.DataFrame,
+    split: pl.DataFrame | None = None,
+    *,
+    simulated: bool,
+    grid: Iterable[int] | None = None,
 ) -> Figure | None:
     """Window and speed of every cell that works, and which of them lead.
 
@@ -37,6 +41,7 @@ def frontier(
         standing: of `standing`.
         split: of `memory_split`; tells what memory is left where a cell's launch does not.
         simulated: whether the card is a described one.
+        grid: all windows of the grid, by which those that work are named; None: these alone.
 
     Returns:
         None where nothing leads.
@@ -50,7 +55,7 @@ def frontier(
         title=titled("The frontier", simulated=simulated),
         question="How fast does each window get, and what is the best of both?",
         summary=told.summary(leading),
-        panels=(_panel(cells),),
+        panels=(_panel(cells, grid),),
         table=told.table(leading),
         legend=told.legend(cells),
         notes=told.notes(leading, len(_best_by_share(leading))),
@@ -88,14 +93,14 @@ class _Ground:
         return _HEIGHT * (1 - speed / self.fastest)
 
 
-def _panel(cells: pl.DataFrame) -> Panel:
+def _panel(cells: pl.DataFrame, grid: Iterable[int] | None) -> Panel:
     leading = cells.filter(pl.col("leads"))
     high = cells.select(
         pl.max_horizontal(
             pl.col("decode_tok_s").max(), pl.col("decode_tok_s_high").filter("leads").max()
         )
     ).item()
-    windows = Windows(sorted(cells["context"].unique()), _WIDTH)
+    windows = Windows(sorted(cells["context"].unique()), _WIDTH, grid)
     ground = _Ground(windows, float(high) * _ROOM)
     x = alt.X("x:Q", scale=alt.Scale(domain=[0, _WIDTH], nice=False), axis=windows.axis())
     y = alt.Y(

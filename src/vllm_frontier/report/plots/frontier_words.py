@@ -45,7 +45,7 @@ def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["decode_tok_s_low"], row["decode_tok_s_high"]
     if low is None or high is None:
         return ""
-    basis = "" if row["interval_basis"] == LAUNCHES else ", within one launch"
+    basis = "" if row["interval_basis"] == LAUNCHES else ", within launches"
     return f" (95 %: {low:.1f} to {high:.1f}{basis})"
 
 
@@ -57,11 +57,11 @@ def summary(leading: pl.DataFrame) -> str:
         speed = f"{row['decode_tok_s']:.1f} tokens/s{_interval(row)}"
         window = f"{words.tokens(row['context'])} tokens"
         told.append(f"{listed(row['choices'])}: {window} at {speed}, with {words.settings(row)}")
-    others = leading.height - chosen.height
+    others = leading.filter(pl.col("choices").is_null())["utilization"].unique().sort().to_list()
     if others:
-        least = shortest(float(leading.select(pl.col("utilization").min()).item()))
-        more = several(others, "more cell leads", "more cells lead")
-        told.append(f"{more}, the least with utilization {least}")
+        more = several(leading.height - chosen.height, "more cell leads", "more cells lead")
+        shares = " to ".join(shortest(each) for each in dict.fromkeys((others[0], others[-1])))
+        told.append(f"{more}, with utilization {shares}")
     tied = (leading["against_fastest"] == Verdict.NO_CLEAR_DIFFERENCE.value).sum()
     if tied:
         cells = several(int(tied), "cell is", "cells are")
@@ -133,7 +133,7 @@ def notes(leading: pl.DataFrame, lines: int) -> tuple[str, ...]:
         )
     if (leading["interval_basis"] != LAUNCHES).any():
         told.append(
-            "Intervals within one launch do not hold what launches differ by; the next may lie "
+            "Intervals within launches do not hold what launches differ by; the next may lie "
             "outside."
         )
     return tuple(told)
