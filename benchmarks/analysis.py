@@ -40,6 +40,7 @@ from vllm_frontier.analyze.checks.judgement import Judgement
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.analyze.intervals import cell_figures
 
 CORES = 2
 SHAPES = {"deep": Shape.of_runs(2_000, 3, 1_000_000), "wide": Shape.of_runs(20_000, 1, 1_000_000)}
@@ -73,7 +74,8 @@ def some_by_polars(folder: Path) -> Found:
     digest = Digest(trials, runs)
     # That a text is broken keeps its cell off the frontier; pandas does not look at texts.
     unrated = {"cell_id": pl.String, "broken": pl.Boolean, "measured": pl.Boolean}
-    leading = frontier(trials, runs, digest=digest, rated=pl.DataFrame(schema=unrated))
+    figures = cell_figures(trials, runs, digest=digest)
+    leading = frontier(trials, runs, figures=figures, rated=pl.DataFrame(schema=unrated))
     found = {"frontier": leading.collect(), "boundaries": boundaries(trials).collect()}
     return found | {name: check(Evidence(digest)) for name, check in CHECKS.items()}
 

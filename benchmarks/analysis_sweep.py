@@ -27,6 +27,7 @@ SHARES = (0.8, 0.85, 0.9, 0.93, 0.95)
 TOKENS = 256  # of an answer
 _BEGAN = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
 _KINDS = ("fill", *["prefill"] * 3, *["probe"] * 4)  # runs of a launch beside those of its tasks
+_SAMPLED = 4  # the place among these of the probe that is sampled
 _REFUSED = 2  # windows of each line that do not fit
 _LAUNCH_S = 180
 
@@ -182,8 +183,10 @@ def _figures(whole: pl.DataFrame, effect: Array, rng: np.random.Generator) -> pl
     drafts = np.where(depth > 0, np.round((TOKENS - 1) / per_step), 0).astype(np.int64)
     positions = np.round(drafts[:, None] * accepted[None, :] * (1 - 0.05 * task)[:, None])
     positions = np.where(np.arange(1, DEPTHS)[None, :] <= depth[:, None], positions, 0)
-    text = (task * PROMPTS + variant) * _TEXTS + np.where(rng.random(n) < 0.1, depth, 0)
-    words, ids, digests = _texts(rng)
+    sampled = probe & (whole["_second"].to_numpy() == _SAMPLED)
+    text = (task * PROMPTS + variant) * DEPTHS + np.where(rng.random(n) < 0.1, depth, 0)
+    text[sampled] = len(TASKS) * PROMPTS * DEPTHS + np.arange(sampled.sum())
+    words, ids, digests = _texts(int(sampled.sum()), rng)
     likely = rng.normal(-1, 0.1, n)
     some = pl.Series([[], ["power_cap"]], dtype=pl.List(pl.String))
 
@@ -193,7 +196,7 @@ def _figures(whole: pl.DataFrame, effect: Array, rng: np.random.Generator) -> pl
     return whole.select(
         *("sweep", "cell_id", "attempt", "task", "repeat", "kind"),
         concurrency=pl.lit(1),
-        temperature=pl.when(kind="probe", _second=4).then(1.0).otherwise(0.0),
+        temperature=pl.when(pl.Series(sampled)).then(1.0).otherwise(0.0),
         thinking=pl.lit(value=False),
         prompt_tokens=pl.lit(500) + 10 * pl.col("_task") + pl.col("variant"),
         completion_tokens=pl.Series(np.where(prefill, 1, TOKENS)),
@@ -232,22 +235,21 @@ def _figures(whole: pl.DataFrame, effect: Array, rng: np.random.Generator) -> pl
     )
 
 
-_TEXTS = DEPTHS
+def _texts(more: int, rng: np.random.Generator) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """For each prompt of each task the text without speculation, and some that part from it.
 
-
-def _texts(rng: np.random.Generator) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """For each prompt of each task the text without speculation, and some that part from it."""
-    words, ids, digests = [], [], []
-    for number in range(len(TASKS) * PROMPTS * _TEXTS):
-        if number % _TEXTS == 0:
-            common = rng.integers(0, 150_000, TOKENS)
-        own = common.copy()
-        if number % _TEXTS:
-            own[rng.integers(50, TOKENS) :] += 1
-        ids.append(own.tolist())
-        words.append(" ".join(f"{each % 4096:x}" for each in own))
-        digests.append(f"{number:064x}")
-    return pl.Series(words), pl.Series(ids, dtype=pl.List(pl.Int32)), pl.Series(digests)
+    After these more texts, each of which is another.
+    """
+    ids = [rng.integers(0, 150_000, (more, TOKENS))]
+    for _ in range(len(TASKS) * PROMPTS):
+        common = np.tile(rng.integers(0, 150_000, TOKENS), (DEPTHS, 1))
+        parts = rng.integers(50, TOKENS, (DEPTHS, 1))
+        parts[0] = TOKENS
+        ids.insert(-1, common + (np.arange(TOKENS) >= parts))
+    tokens = np.concatenate(ids)
+    words = [" ".join(f"{each:x}" for each in text) for text in (tokens % 4096).tolist()]
+    told = pl.Series(tokens.astype(np.int32)).arr.to_list()
+    return pl.Series(words), told, pl.Series([f"{each:064x}" for each in range(len(words))])
 
 
 def _lists(positions: Array, depth: Array) -> pl.Series:

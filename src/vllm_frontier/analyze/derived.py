@@ -9,6 +9,7 @@ from vllm_frontier.analyze.checks import checks
 from vllm_frontier.analyze.checks.evidence import Evidence
 from vllm_frontier.analyze.digest import Digest
 from vllm_frontier.analyze.frontier import frontier
+from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.dominance import TIE
 
 
@@ -32,10 +33,13 @@ def derived_tables(
         precision: that was asked for; see `checks`.
     """
     digest = Digest(trials, runs)
+    # Texts are read meanwhile, and what needs them is made last.
+    digest.read_texts()
+    figures = cell_figures(trials, runs, digest=digest)
     evidence = Evidence(digest, method)
     judged = checks(trials, runs, method=method, precision=precision, evidence=evidence)
     return {
-        "frontier": frontier(trials, runs, tie=tie, digest=digest, rated=evidence.rated),
+        "frontier": frontier(trials, runs, tie=tie, figures=figures, rated=evidence.rated),
         "boundaries": boundaries(trials, planned),
         "checks": judged,
     }

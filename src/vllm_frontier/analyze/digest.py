@@ -38,9 +38,9 @@ _OF_A_RUN = (
     *("foreign_processes", "foreign_gib", "foreign_cores"),
 )
 _OF_A_DECODE = (
-    *("row", "launch", *REQUEST, "temperature", "prompt_tokens", "completion_tokens"),
+    *("row", "launch", *REQUEST, "temperature", "completion_tokens"),
     *("decode_tok_s", "decode_tok_s_server", "decode_tok_s_client"),
-    *("drafts", "draft_tokens", "accepted_tokens", "positions", "output_sha256"),
+    *("drafts", "draft_tokens", "accepted_tokens", "positions"),
 )
 _OF_A_TEXT = ("row", "launch", *REQUEST, "prompt_tokens", "completion_tokens")
 _TEXTS_AT_MOST = 50_000  # outputs that are compared
@@ -205,14 +205,8 @@ class Digest:
         each = max(_TEXTS_AT_LEAST, _TEXTS_AT_MOST // max(1, groups["_group"].n_unique()))
         greedy = pl.concat([self.decode, groups], how="horizontal").lazy()
         first = pl.col("repeat").fill_null(-1).rank("ordinal").over("_group") <= each
-        return (
-            greedy.filter(pl.col("temperature") == 0)
-            .select(*_OF_A_TEXT, "output_sha256", "_group")
-            .filter(first)
-            .with_columns(_text())
-            .drop("_group", "output_sha256")
-            .collect()
-        )
+        rows = greedy.filter(pl.col("temperature") == 0).filter(first).select("row").collect()
+        return self.runs[rows["row"]].select(*_OF_A_TEXT, _text())
 
     @cached_property
     def probes(self) -> pl.DataFrame:
@@ -223,7 +217,7 @@ class Digest:
 
     @cached_property
     def texts(self) -> pl.DataFrame:
-        """`row`, `output` and `output_token_ids` of the texts of `compared` and of `probes`."""
+        """`row` and `output_token_ids` of the texts of `compared` and of `probes`."""
         return self.read_texts().result()
 
     def read_texts(self) -> Future[pl.DataFrame]:
@@ -231,18 +225,15 @@ class Digest:
         if self._texts is None:
             rows = pl.concat([self.compared["text"], self.probes["text"]]).unique()
             with_texts = ThreadPoolExecutor(max_workers=1)
-            self._texts = with_texts.submit(self.more, rows, "output", "output_token_ids")
+            self._texts = with_texts.submit(self.more, rows, "output_token_ids")
             with_texts.shutdown(wait=False)
         return self._texts
 
     def more(self, rows: pl.Series, *columns: str) -> pl.DataFrame:
         """Further columns of some runs: `row` and these, in the order of the table."""
-        return (
-            self._runs.with_row_index("row")
-            .filter(pl.col("row").is_in(rows.implode()))
-            .select("row", *columns)
-            .collect(engine="streaming")
-        )
+        runs = self._runs.with_row_index("row")
+        chosen = runs.filter(pl.col("row").is_in(rows.implode())) if len(rows) else runs.head(0)
+        return chosen.select("row", *columns).collect(engine="streaming")
 
 
 def _text() -> pl.Expr:

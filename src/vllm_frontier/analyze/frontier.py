@@ -61,7 +61,7 @@ def frontier(
     min_context: int | None = None,
     min_decode: float | None = None,
     max_utilization: float | None = None,
-    digest: Digest | None = None,
+    figures: pl.DataFrame | None = None,
     rated: pl.DataFrame | None = None,
 ) -> pl.LazyFrame:
     """The cells that lead for the median over tasks or for one of the tasks.
@@ -75,7 +75,7 @@ def frontier(
         min_context: only cells with at least this window, tokens.
         min_decode: only cells that decode at least this fast, tokens/s.
         max_utilization: only cells with at most this share of the card's memory.
-        digest: of both tables, where it is there already.
+        figures: of `cell_figures`, where they are known already.
         rated: of `likelihoods`, where they are known already.
 
     Returns:
@@ -84,10 +84,11 @@ def frontier(
         without a clear difference in that speed count as equally fast. Cells that were not
         measured are here with the speed of `speed_cell`, see `working_speeds`.
     """
-    digest = digest or Digest(trials, runs)
+    digest = Digest(trials, runs)
+    if figures is None:
+        figures = cell_figures(trials, runs, digest=digest)
     if rated is None:
         rated = likelihoods(digest)
-    figures = cell_figures(trials, runs, digest=digest)
     works = candidates(trials, runs, figures=figures, rated=rated).collect()
     if max_utilization is not None:
         works = works.filter(pl.col("utilization") <= max_utilization)

@@ -67,10 +67,12 @@ def is_timed() -> pl.Expr:
 
 def _off(told: pl.DataFrame, asked: tuple[str, ...], alike: tuple[str, ...]) -> pl.DataFrame:
     """With how many runs were asked the same, and how far each is off their median."""
-    log, same = pl.col("_log"), pl.col("_asked_same")
-    return told.with_columns(_asked_same=packed(*asked), _alike=packed(*alike)).with_columns(
-        _same=pl.len().over(same), _off=log - log.median().over(same)
+    groups = told.with_columns(_asked_same=packed(*asked), _alike=packed(*alike))
+    # Both at once, so that the groups are made once.
+    found = groups.with_columns(
+        _same=pl.len().over("_asked_same"), _median=pl.col("_log").median().over("_asked_same")
     )
+    return found.with_columns(_off=pl.col("_log") - pl.col("_median"))
 
 
 def _far_off(told: pl.DataFrame) -> pl.DataFrame:
@@ -79,9 +81,10 @@ def _far_off(told: pl.DataFrame) -> pl.DataFrame:
     # The one in the middle of an odd number is the median itself and says nothing of the
     # deviation: as many of the smallest are left out as there are such groups.
     odd = pl.col("_same") % 2 == 1
-    middles = (odd.cast(pl.Float64) / pl.col("_same")).sum().round().cast(pl.Int64)
-    scales = told.group_by("_alike").agg(
-        _scale=off.sort().slice(middles).median() * _NORMAL, _runs=pl.len()
+    weighed = told.select("_alike", _far=off, _middle=odd.cast(pl.Float64) / pl.col("_same"))
+    middles = pl.col("_middle").sum().round().cast(pl.Int64)
+    scales = weighed.group_by("_alike").agg(
+        _scale=pl.col("_far").sort().slice(middles).median() * _NORMAL, _runs=pl.len()
     )
     return (
         told.lazy()

@@ -88,17 +88,26 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
     Columns: cell_id, launch, task, repeat, `same` (first place where they part, from 0),
     `diverged`, `tokens` (that were compared) and whether `_by_tokens`.
     """
-    pairs, texts = _greedy(evidence), evidence.digest.texts
-    ids, base = pl.col("output_token_ids"), pl.col("output_token_ids_base")
-    by_tokens = ids.is_not_null() & base.is_not_null() & (ids.list.len() > 0)
+    pairs = _greedy(evidence)
     different = pairs.select("text", "_base", "completion_tokens").unique(["text", "_base"])
-    told = []
-    for some in different.iter_slices(_AT_ONCE) if different.height else [different]:
-        found = some.join(texts, left_on="text", right_on="row", how="left").join(
-            texts, left_on="_base", right_on="row", how="left", suffix="_base"
-        )
-        told += [_by_tokens(found.filter(by_tokens)), _by_characters(found.filter(~by_tokens))]
+    ids, base = pl.col("output_token_ids"), pl.col("output_token_ids_base")
+    by_tokens = (ids.is_not_null() & base.is_not_null() & (ids.list.len() > 0)).fill_null(False)
+    told, rest = [], [different.clear()]
+    for some in different.iter_slices(_AT_ONCE):
+        found = _with_both(some, evidence.digest.texts)
+        told.append(_by_tokens(found.filter(by_tokens)))
+        rest.append(found.filter(~by_tokens).select(different.columns))
+    untold = pl.concat(rest)
+    rows = pl.concat([untold["text"], untold["_base"]]).unique()
+    told.append(_by_characters(_with_both(untold, evidence.digest.more(rows, "output"))))
     return pairs.join(pl.concat(told), on=["text", "_base"], how="inner")
+
+
+def _with_both(pairs: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """With what both runs wrote."""
+    return pairs.join(texts, left_on="text", right_on="row", how="left").join(
+        texts, left_on="_base", right_on="row", how="left", suffix="_base"
+    )
 
 
 def _greedy(evidence: Evidence) -> pl.DataFrame:
