@@ -93,6 +93,16 @@ def test_a_launch_that_was_overruled_is_still_named() -> None:
     assert found[2048]["from_context"] == 1024
 
 
+def test_what_follows_from_a_cell_has_the_figures_of_its_last_launch() -> None:
+    told = {"failure_class": "kv_too_small", "status": "infeasible", "cell_id": "twice"}
+    rows = [
+        trial(1024, **told, attempt=each, kv_needed_gib=float(each), kv_available_gib=0.5)
+        for each in (2, 1, 3)
+    ]
+    follows = trial(2048, "inferred", failure_class="kv_too_small", evidence_cell="twice")
+    assert states([*rows, follows])[2048]["from_kv_needed_gib"] == 3.0
+
+
 def test_every_failure_class_has_a_family() -> None:
     families = {each: reason_of(each) for each in FailureClass}
     assert families[FailureClass.STATE_SLOTS_TOO_FEW] is Reason.CACHE

@@ -120,6 +120,38 @@ def test_what_was_not_launched_is_derived_from_launches_alike() -> None:
     assert told["missing"][0] == pytest.approx(needed(3, 180_000) - available, abs=0.03)
 
 
+def test_the_head_takes_as_much_of_a_token_at_every_depth() -> None:
+    told = [launch(depth, context) for depth in (0, 1) for context in (32_768, 131_072)]
+    found = split([*told, inferred(3, 131_072)])
+    row = found.filter(pl.col("depth") == 3).row(0, named=True)
+    assert row["needed_gib"] == pytest.approx(needed(3, 131_072), abs=0.03)
+
+
+def test_a_state_that_windows_do_not_tell_surely_is_not_told_apart() -> None:
+    # From windows that are nearly as long nothing is sure about length 0.
+    close = split([launch(0, 65_536), launch(0, 73_000)])
+    assert "state" not in set(close["part"])
+    apart = split([launch(0, 16_384), launch(0, 131_072)])
+    assert sizes(apart, "0/16384/True/0.95")["state"] == pytest.approx(STATE, abs=0.02)
+
+
+def test_weights_without_a_head_are_those_of_the_same_further_axes() -> None:
+    other = {"extra": '{"quantization": "fp8"}', "weights_gib": 12.0}
+    told = split([launch(0, 65_536), launch(3, 65_536, **other, cell_id="other")])
+    assert parts(told, "other")["weights and head"] == (12.0, "logged")
+    lighter = launch(0, 65_536, **other | {"weights_gib": 11.0}, cell_id="lighter")
+    told = split([launch(0, 65_536), lighter, launch(3, 65_536, **other, cell_id="other")])
+    assert sizes(told, "other")["head"] == pytest.approx(1.0)
+
+
+def test_what_is_refused_has_nothing_left_over() -> None:
+    row = launch(0, 65_536, status="infeasible", failure_class="oom_serve")
+    told = parts(split([row | {"kv_needed_gib": round(needed(0, 65_536), 2)}]), row["cell_id"])
+    assert told["KV cache"] == (row["kv_available_gib"], "logged")
+    assert not {"left over", "missing"} & set(told)
+    assert "left over" in parts(split([launch(0, 65_536)]), row["cell_id"])
+
+
 def test_without_a_launch_at_depth_0_the_head_is_not_told_apart() -> None:
     told = parts(split([launch(3, 65_536)]), "3/65536/True/0.95")
     assert told["weights and head"] == (22.15, "logged")

@@ -72,7 +72,7 @@ def test_every_part_says_where_its_figure_comes_from() -> None:
         "weights, those of the speculative head included, 4.00 GiB (as vLLM logged it)",
         "activation: peak of the largest step, 1.00 GiB (as vLLM logged it)",
         "CUDA graphs, 1.00 GiB (as vLLM logged it)",
-        "KV cache of one full window, 2.00 GiB (derived, not logged as such)",
+        "KV cache: one full window, 2.00 GiB (derived, not logged as such)",
         "left over for more than one window, 1.00 GiB (derived, not logged as such)",
     ]
 
@@ -129,13 +129,129 @@ def test_what_a_cpu_declares_is_called_declared() -> None:
     assert any("does not log" in note for note in found.notes)
 
 
-def test_without_choices_the_nearest_is_shown() -> None:
-    longest = figure([FITS, FAILS], {})
+def test_without_choices_the_longest_or_the_nearest_is_shown() -> None:
+    rows = [FITS, trial(12_000, kv_tokens=15_000), FAILS]
+    longest = figure(rows, {})
     assert longest is not None
-    assert longest.summary.startswith("Longest that works: 10,000 tokens")
+    assert longest.summary.startswith("Longest that works: 12,000 tokens: of 9.00 GiB")
     nothing = figure([FAILS, trial(30_000, "infeasible", kv_needed_gib=6.0)], {})
     assert nothing is not None
-    assert nothing.summary.startswith("Refused: 20,000 tokens (kv_too_small): needs 4.00 GiB")
+    assert nothing.summary.startswith(
+        "Nearest refused: 20,000 tokens, depth 3, graphs on, utilization 0.9 (kv_too_small): "
+        "needs 4.00 GiB"
+    )
+
+
+def test_the_longest_is_that_with_the_smallest_share() -> None:
+    more = trial(10_000, utilization=0.95, cell_id="more", kv_available_gib=3.5, kv_tokens=17_500)
+    shorter = trial(8000, utilization=0.85, cell_id="less", kv_available_gib=2.5, kv_tokens=12_500)
+    found = figure([more, FITS, shorter], {})
+    assert found is not None
+    assert found.summary.startswith("Longest that works: 10,000 tokens: of 9.00 GiB")
+
+
+def refused(context: int, utilization: float, needed: float, **more: Any) -> Row:
+    """A cell with 3 GiB for the KV cache at 0.9 of the card, and less at a smaller share."""
+    told = {"failure_class": "kv_too_small", "kv_needed_gib": needed, "utilization": utilization}
+    told["kv_available_gib"] = round(3.0 - 10 * (0.9 - utilization), 2)
+    return trial(context, "infeasible", cell_id=f"{context}/{utilization}/{more}", **told | more)
+
+
+def test_where_no_choice_has_a_longer_window_the_nearest_refused_is_shown() -> None:
+    rows = [
+        FITS,
+        refused(10_000, 0.7, 2.0),  # misses 1.0
+        refused(10_000, 0.75, 2.0),  # misses 0.5
+        refused(10_000, 0.75, 1.6, depth=0),  # misses 0.1, but is of another depth
+        refused(10_000, 0.97, 2.0, failure_class="utilization_above_free", free_gib=9.5),
+    ]
+    found = figure(rows, {"fastest": 10_000})
+    assert found is not None
+    assert found.summary.endswith(
+        "Nearest refused: 10,000 tokens, depth 3, graphs on, utilization 0.75 (kv_too_small): "
+        "needs 2.00 GiB of KV cache, 0.50 GiB are missing."
+    )
+    whole, room = panels(found)
+    assert {
+        "nearest refused: 10,000 tokens",
+        "depth 3, graphs on, utilization 0.75",
+        "kv_too_small",
+    } <= set(texts(whole))
+    missing = by_words(marks(room, "part"), "nearest refused: 10,000 tokens: missing")
+    assert missing.right > missing.left > 0
+    assert found.table is not None
+    assert found.table.columns[1:] == ["fastest, 10,000", "nearest refused, 10,000"]
+    others = figure([FITS, *rows[3:]], {"fastest": 10_000})
+    assert others is not None
+    assert "utilization 0.97 (utilization_above_free): 9.70 GiB are asked for" in others.summary
+    alone = figure([FITS, rows[3]], {"fastest": 10_000})
+    assert alone is not None
+    assert "Nearest refused: 10,000 tokens, depth 0" in alone.summary
+
+
+def test_where_nothing_is_refused_that_is_told() -> None:
+    crashed = trial(20_000, "failed", failure_class="engine_crashed")
+    found = figure([FITS, crashed], {"fastest": 10_000})
+    assert found is not None
+    assert "efused" not in found.summary
+    assert "Nothing known of this grid is refused for want of memory." in found.notes
+    told = figure([FITS, FAILS], {"fastest": 10_000})
+    assert told is not None
+    assert not any("Nothing known" in note for note in told.notes)
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        ("oom_load", "ran out of memory while weights were loaded"),
+        ("oom_profile", "ran out of memory while the largest step was tried"),
+        ("oom_graph_capture", "ran out of memory while CUDA graphs were captured"),
+        ("oom_warmup", "ran out of memory while it warmed up"),
+        ("oom_serve", "ran out of memory while a request was served"),
+        ("state_slots_too_few", "too few blocks of state fit"),
+    ],
+)
+def test_what_ran_out_elsewhere_says_where_and_has_nothing_left_over(
+    failure: str, why: str
+) -> None:
+    fails = FAILS | {"failure_class": failure, "kv_needed_gib": 2.5}
+    found = figure([FITS | {"kv_tokens": 24_000}, fails], {"fastest": 10_000})
+    assert found is not None
+    head = f"Refused: 20,000 tokens ({failure}): {why}"
+    assert found.summary.endswith(f"{head}; its KV cache has 3.00 GiB and needs 2.50.")
+    for svg in panels(found):
+        told = [each.words for each in marks(svg, "part") if failure in each.words]
+        assert not any("left over" in words or "missing" in words for words in told)
+        assert any("KV cache: all that is left for it, 3.00 GiB" in words for words in told)
+    silent = fails | {"kv_needed_gib": None, "kv_available_gib": None}
+    early = figure([FITS | {"kv_tokens": None}, silent], {"fastest": 10_000})
+    assert early is not None
+    assert early.summary.endswith(f"{head}.")
+
+
+def test_what_vllm_refuses_whatever_the_card_misses_no_memory() -> None:
+    fails = FAILS | {"status": "invalid", "failure_class": "context_exceeds_model"}
+    found = figure([FITS, fails], {"fastest": 10_000})
+    assert found is not None
+    assert found.summary.endswith("(context_exceeds_model): vLLM refuses the settings.")
+    close = figure([FITS, FAILS | {"kv_needed_gib": 3.0}], {"fastest": 10_000})
+    assert close is not None
+    assert close.summary.endswith("needs 3.00 GiB of KV cache, hardly anything is missing.")
+
+
+def test_what_is_beyond_the_share_is_open_and_what_is_missing_has_the_colour_of_refusals() -> None:
+    # With graphs beside the share 5 of its 9 GiB are taken, and 4 are left.
+    beside = {"kv_available_gib": 4.0}
+    rows = [FITS | beside | {"kv_tokens": 20_000}, FAILS | beside | {"kv_needed_gib": 5.0}]
+    whole, _ = panels(figure(rows, {"fastest": 10_000}))
+    parts = marks(whole, "part")
+    missing = by_words(parts, "missing: what one full window")
+    outside = [each for each in parts if "takes beside the share" in each.words]
+    solid = [each for each in parts if "weights" in each.words]
+    assert (missing.fill, missing.opacity < 0.5) == ("var(--refused)", True)
+    assert {(each.fill, each.opacity < 0.5) for each in outside} == {("var(--series-7)", True)}
+    assert {(each.fill, each.opacity) for each in solid} == {("var(--series-1)", 1.0)}
+    assert len(outside) == 2
 
 
 def test_a_share_that_is_not_free_says_so() -> None:

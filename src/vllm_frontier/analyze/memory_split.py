@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vllm_frontier.analyze.latest import AXES, counted, is_inferred
+from vllm_frontier.analyze.latest import AXES, counted, does_not_work, is_inferred
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -92,8 +92,10 @@ def memory_split(trials: pl.LazyFrame, *, reserved_gib: float | None = None) -> 
         `available_gib` (what is left for these), both null where unknown, and `part`, `gib` and
         `source`, ordered by axes and `Part`. All parts but those in `BEYOND` add up to the
         budget, or, where more than that is taken before the KV cache (`available_gib` below 0),
-        to that. `other` is what no log tells, and below 0 where logged figures exceed their sum.
-        `not known` is there instead where nothing tells what the KV cache gets.
+        to that. Of a refused cell `KV cache` is all that is left for it, and nothing is `left
+        over`, whatever it was refused for. `other` is what no log tells, and below 0 where logged
+        figures exceed their sum. `not known` is there instead where nothing tells what the KV
+        cache gets.
     """
     cells = _with_facts(trials).collect()
     coefficients = [
@@ -118,7 +120,11 @@ def _with_facts(trials: pl.LazyFrame) -> pl.LazyFrame:
     size = pl.coalesce("card_memory_gib", "_card_gib")
     return (
         counted(trials)
-        .select("cell_id", *AXES, "status", "failure_class", _card_gib="card_memory_gib")
+        .select(
+            *("cell_id", *AXES, "status", "failure_class"),
+            _card_gib="card_memory_gib",
+            _refused=does_not_work(),
+        )
         .join(facts, on=AXES, how="left")
         .with_columns(card_memory_gib=size)
         .sort("extra", "graphs", "utilization", "depth", "context")
@@ -245,7 +251,9 @@ def _shared(cells: pl.LazyFrame, reserved: pl.Expr) -> pl.LazyFrame:
     both = needed.is_not_null() & available.is_not_null()
     stated = pl.min_horizontal("_state_gib", needed, held)
     state = pl.when(both & pl.col("_state_gib").is_not_null()).then(stated)
-    window = pl.min_horizontal(needed, held) - state.fill_null(0.0)
+    # What is refused holds no window, so that nothing is left over for another.
+    fits = both & ~pl.col("_refused")
+    window = pl.when(fits).then(pl.min_horizontal(needed, held)).otherwise(held)
     declared = pl.when(reserved.is_not_null()).then(pl.max_horizontal(reserved - before, 0.0))
     parts = {
         Part.WEIGHTS: pl.when(split).then("base_weights").when(~drafting).then(weights),
@@ -255,8 +263,8 @@ def _shared(cells: pl.LazyFrame, reserved: pl.Expr) -> pl.LazyFrame:
         Part.GRAPHS: pl.when(inside).then(graphs),
         Part.RESERVED: declared,
         Part.STATE: state,
-        Part.CACHE: pl.when(both).then(window).otherwise(held),
-        Part.LEFT: pl.when(both).then(pl.max_horizontal(held - needed, 0.0)),
+        Part.CACHE: window - state.fill_null(0.0),
+        Part.LEFT: pl.when(fits).then(pl.max_horizontal(held - needed, 0.0)),
         Part.MISSING: pl.when(both).then(pl.max_horizontal(needed - held, 0.0)),
         Part.OUTSIDE: pl.when(~inside).then(graphs),
     }

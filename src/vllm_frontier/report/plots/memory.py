@@ -10,11 +10,11 @@ import polars as pl
 
 from vllm_frontier.analyze.memory_split import BEYOND, Part, Source
 from vllm_frontier.grid import shortest
-from vllm_frontier.outcome import FailureClass
-from vllm_frontier.report.plots import theme, words
+from vllm_frontier.report.plots import memory_words as told
+from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
-from vllm_frontier.report.plots.memory_bars import ROUNDED_GIB, Bar, bars
-from vllm_frontier.report.wording import listed, titled
+from vllm_frontier.report.plots.memory_bars import Bar, bars
+from vllm_frontier.report.wording import titled
 
 _LINE, _BAR, _SPACE = 14, 22, 12  # pixels: of a line of words, a bar, and between bars
 _AROUND = 62  # pixels above and below the bars
@@ -25,57 +25,7 @@ _WIDTH = 300  # pixels of the longest bar, about
 _FONT = 10
 _SMALL_GIB = 8.0  # of a card whose parts are told to two decimals
 
-_COLOURS = {
-    Part.WEIGHTS: "series-1",
-    Part.WEIGHTS_AND_HEAD: "series-1",
-    Part.HEAD: "series-4",
-    Part.ACTIVATION: "series-2",
-    Part.GRAPHS: "series-7",
-    Part.RESERVED: "series-1",
-    Part.OTHER: "series-8",
-    Part.NOT_KNOWN: "unknown",
-    Part.STATE: "series-5",
-    Part.CACHE: "series-3",
-    Part.LEFT: "series-3",
-    Part.MISSING: "refused",
-    Part.OUTSIDE: "series-7",
-}
 _OPEN = (Part.LEFT, Part.NOT_KNOWN, *BEYOND)
-_SHORT = {
-    Part.WEIGHTS: "W",
-    Part.WEIGHTS_AND_HEAD: "W",
-    Part.HEAD: "H",
-    Part.ACTIVATION: "A",
-    Part.GRAPHS: "G",
-    Part.RESERVED: "R",
-    Part.OTHER: "O",
-    Part.NOT_KNOWN: "?",
-    Part.STATE: "S",
-    Part.CACHE: "K",
-    Part.LEFT: "L",
-    Part.MISSING: "M",
-    Part.OUTSIDE: "G",
-}
-_MEANING = {
-    Part.WEIGHTS: "weights",
-    Part.WEIGHTS_AND_HEAD: "weights, those of the speculative head included",
-    Part.HEAD: "speculative head: what its weights add to those of depth 0",
-    Part.ACTIVATION: "activation: peak of the largest step",
-    Part.GRAPHS: "CUDA graphs",
-    Part.RESERVED: "reserved for weights, head and activation",
-    Part.OTHER: "other: what no log tells",
-    Part.NOT_KNOWN: "not known: the launch ended before vLLM told",
-    Part.STATE: "state: what a window needs however short it is",
-    Part.CACHE: "KV cache of one full window",
-    Part.LEFT: "left over for more than one window",
-    Part.MISSING: "missing: what one full window would need beyond that",
-    Part.OUTSIDE: "CUDA graphs, which this version takes beside the share",
-}
-_SOURCES = {
-    Source.LOGGED: "as vLLM logged it",
-    Source.DERIVED: "derived, not logged as such",
-    Source.DECLARED: "as the card's configuration declares",
-}
 
 
 def memory(
@@ -83,17 +33,19 @@ def memory(
 ) -> Figure | None:
     """The parts of each chosen cell and of the next window, which is refused.
 
+    Where none of them is refused for a longer window, that which is refused and misses least is
+    there as well.
+
     Args:
         split: of `memory_split`.
-        chosen: of `choices`; where there are none, the longest window that works is shown, or else
-            the refused cell that misses least.
+        chosen: of `choices`; where there are none, the longest window that works is shown.
         boundaries: the table `boundaries`.
         simulated: whether the card is a described one.
 
     Returns:
         None where nothing is known of any such cell's memory.
     """
-    found = list(bars(split, chosen, boundaries))
+    found = bars(split, chosen, boundaries)
     if all(set(bar.parts["part"]) == {Part.NOT_KNOWN.value} for bar in found):
         return None
     whole = _panel("The whole card", found, tuple(Part), lines=True)
@@ -105,11 +57,11 @@ def memory(
         name="memory",
         title=titled("Where the memory goes", simulated=simulated),
         question="What takes the card's memory, and what would the next window need?",
-        summary=" ".join(_told(bar) for bar in found),
+        summary=" ".join(told.summary(bar) for bar in found),
         panels=tuple(panels),
-        table=_table(found),
-        legend=_legend(found),
-        notes=tuple(_notes(found)),
+        table=told.table(found),
+        legend=told.legend(found),
+        notes=tuple(told.notes(found)),
     )
 
 
@@ -124,12 +76,12 @@ def _panel(title: str, shown: Sequence[Bar], parts: Sequence[Part], *, lines: bo
     end = max((float(each["gib"].sum()) for each in rows), default=0.0)
     if lines:
         end = max(end, *(bar.row["card_gib"] for bar in shown))
-    for bar, told in zip(shown, rows, strict=True):
+    for bar, its in zip(shown, rows, strict=True):
         for line in bar.lines:
             text = line if len(line) <= _LETTERS else f"{line[: _LETTERS - 1]}…"
             texts.append({"x": 0.0, "y": down + _LINE / 2, "text": text})
             down += _LINE
-        segments += list(_segments(bar, told, down, _WIDTH / end if end else 0.0))
+        segments += list(_segments(bar, its, down, _WIDTH / end if end else 0.0))
         shares.append(_line(bar, down, lines=lines))
         down += _BAR + _SPACE
     size = f"{shown[0].row['card_gib']:.2f}"
@@ -152,13 +104,13 @@ def _panel(title: str, shown: Sequence[Bar], parts: Sequence[Part], *, lines: bo
     )
 
 
-def _segments(bar: Bar, told: pl.DataFrame, top: float, pixels: float) -> Iterator[dict[str, Any]]:
+def _segments(bar: Bar, parts: pl.DataFrame, top: float, pixels: float) -> Iterator[dict[str, Any]]:
     x = 0.0
     digits = 1 if bar.row["card_gib"] > _SMALL_GIB else 2
-    for row in told.iter_rows(named=True):
+    for row in parts.iter_rows(named=True):
         part, size = Part(row["part"]), row["gib"]
         is_open = part in _OPEN
-        colour = theme.colour(_COLOURS[part])
+        colour = theme.colour(told.COLOURS[part])
         yield {
             "x": x,
             "x2": x + size,
@@ -170,15 +122,15 @@ def _segments(bar: Bar, told: pl.DataFrame, top: float, pixels: float) -> Iterat
             "ink": colour if is_open else theme.colour("page"),
             "label": _label(part, size, size * pixels, digits),
             "description": (
-                f"{bar.lines[0]}: {_MEANING[part]}, {size:.2f} GiB "
-                f"({_SOURCES[Source(row['source'])]})"
+                f"{bar.lines[0]}: {told.meaning(part, bar)}, {size:.2f} GiB "
+                f"({told.SOURCES[Source(row['source'])]})"
             ),
         }
         x += size
 
 
 def _label(part: Part, size: float, width: float, digits: int) -> str:
-    for text in (f"{part.value} {size:.{digits}f}", part.value, _SHORT[part]):
+    for text in (f"{part.value} {size:.{digits}f}", part.value, told.SHORT[part]):
         if len(text) * _LETTER + _BESIDE <= width:
             return text
     return ""
@@ -243,13 +195,13 @@ def _line(bar: Bar, top: float, *, lines: bool) -> dict[str, Any] | None:
     row = bar.row
     if lines:
         share = f"utilization {shortest(row['utilization'])}"
-        at, told = row["budget_gib"], f"{share}: {row['budget_gib']:.2f} GiB of the card"
+        at, what = row["budget_gib"], f"{share}: {row['budget_gib']:.2f} GiB of the card"
     elif row["available_gib"] is not None and row["available_gib"] > 0:
         at = row["available_gib"]
-        told = f"left for the KV cache: {at:.2f} GiB"
+        what = f"left for the KV cache: {at:.2f} GiB"
     else:
         return None
-    described = f"{bar.lines[0]}: {told}"
+    described = f"{bar.lines[0]}: {what}"
     return {"x": at, "y": top - 3, "y2": top + _BAR + 3, "description": described}
 
 
@@ -281,85 +233,3 @@ def _rows(rows: Sequence[dict[str, Any]], *names: str) -> pl.DataFrame:
     if rows:
         return pl.DataFrame(list(rows), infer_schema_length=None)
     return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
-
-
-# Words
-
-
-def _told(bar: Bar) -> str:
-    """What a cell's bar says."""
-    row = bar.row
-    sizes: dict[str, float] = dict(bar.parts.select("part", "gib").iter_rows())
-    text = words.sentence(bar.lines[0]).removesuffix(".")
-    needed, available = row["needed_gib"], row["available_gib"]
-    if bar.refused:
-        if row["failure_class"] == FailureClass.UTILIZATION_ABOVE_FREE and row["free_gib"]:
-            asked = f"{row['budget_gib']:.2f} GiB are asked for"
-            return f"{text}: {asked}, {row['free_gib']:.2f} are free."
-        if needed is None or available is None:
-            return f"{text}: how much is missing is not known."
-        missing = max(needed - max(available, 0.0), 0.0)
-        over = f", and {-available:.2f} GiB before it" if available < 0 else ""
-        return f"{text}: needs {needed:.2f} GiB of KV cache, {missing:.2f} GiB are missing{over}."
-    taken = [
-        f"{part.value} {sizes[part]:.2f}"
-        for part in Part
-        if part in sizes and part not in (*BEYOND, Part.CACHE, Part.STATE, Part.LEFT)
-        if sizes[part] >= ROUNDED_GIB
-    ]
-    text += f": of {row['budget_gib']:.2f} GiB, {listed(taken)} GiB" if taken else ""
-    if available is not None:
-        text += f"; {available:.2f} GiB are left for the KV cache"
-    if needed is not None:
-        text += f", of which one full window needs {needed:.2f}"
-    return words.sentence(text)
-
-
-def _table(shown: Sequence[Bar]) -> pl.DataFrame:
-    """A row for each part, a column for each bar; every figure says where it comes from."""
-    present = [part for part in Part if any(part in set(bar.parts["part"]) for bar in shown)]
-    columns: dict[str, list[str]] = {
-        "GiB": [*(each.value for each in present), "of the card", "one full window needs"]
-    }
-    for bar in shown:
-        told = {row["part"]: row for row in bar.parts.iter_rows(named=True)}
-        cells = [
-            f"{told[part]['gib']:.2f} {told[part]['source']}" if part in told else ""
-            for part in present
-        ]
-        needed = bar.row["needed_gib"]
-        cells += [
-            f"{bar.row['budget_gib']:.2f} of {bar.row['card_gib']:.2f}",
-            "" if needed is None else f"{needed:.2f}",
-        ]
-        columns[f"{bar.name}, {words.tokens(bar.row['context'])}"] = cells
-    return pl.DataFrame(columns)
-
-
-def _legend(shown: Sequence[Bar]) -> tuple[tuple[str, str], ...]:
-    present = {part for bar in shown for part in bar.parts["part"]}
-    return tuple(
-        (_COLOURS[part], f"{_SHORT[part]} {_MEANING[part]}") for part in Part if part in present
-    )
-
-
-def _notes(shown: Sequence[Bar]) -> Iterator[str]:
-    yield (
-        "A thick line ends the share of the card that vLLM may take, and what is left of it for "
-        "the KV cache; the dashed line is the card."
-    )
-    everything = pl.concat([bar.parts for bar in shown])
-    if Source.DERIVED.value in set(everything["source"]):
-        yield (
-            "Derived figures are no lines of the log: differences of such lines, or what launches "
-            "with the same depth and graphs logged."
-        )
-    if Part.RESERVED.value in set(everything["part"]):
-        yield (
-            "This engine does not log weights and activation; what the card's configuration "
-            "declares stands for them."
-        )
-    over = everything.filter(pl.col("part") == Part.OTHER.value, pl.col("gib") < -ROUNDED_GIB)
-    if not over.is_empty():
-        most = -float(over.select(pl.col("gib").min()).item())
-        yield f"The logged parts exceed their sum by up to {most:.2f} GiB: some are counted twice."
