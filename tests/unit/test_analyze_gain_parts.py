@@ -1,10 +1,14 @@
 """How much of a gain is the graphs' and how much the speculation's."""
 
+import math
+from typing import Any
+
 import polars as pl
 import pytest
+from checked_sweep import launch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_of_speeds import published
+from sweep_of_speeds import decoding, published, tables
 
 from vllm_frontier.analyze.gain_parts import CORNERS, STEPS, gain_parts
 from vllm_frontier.analyze.speed_groups import speed_groups
@@ -84,3 +88,84 @@ def test_what_is_told_multiplies(speeds: list[float], lacking: set[int]) -> None
             if row[first] is not None and row[second] is not None:
                 assert row[first] * row[second] == pytest.approx(row["total"])
         assert (row["interaction"] is None) == bool(row["missing"])
+
+
+CORNER = ((0, False), (0, True), (2, False), (2, True))
+
+
+def square(
+    speeds: tuple[float, ...], noise: float, launches: int = 1, **more: dict[int, Any]
+) -> dict[str, Any]:
+    """The four corners, each with three runs that differ by `noise`, for one task."""
+    trials, runs = [], []
+    for place, ((depth, graphs), speed) in enumerate(zip(CORNER, speeds, strict=True)):
+        for attempt in range(1, launches + 1):
+            own = {name: values[place] for name, values in more.items() if place in values}
+            of = launch(depth, attempt=attempt, graphs=graphs, **own)
+            trials.append(of)
+            by_launch = speed * math.exp(noise * (attempt - 1))
+            each = [by_launch * math.exp(noise * (number - 1)) for number in range(3)]
+            runs += decoding(of, {"code": each})
+    parts = gain_parts(speed_groups(*tables(trials, runs)))
+    return parts.filter(task="code").row(0, named=True)
+
+
+def test_an_interaction_is_as_unsure_as_its_corners() -> None:
+    sure = square((20.0, 40.0, 60.0, 90.0), noise=0.001)
+    assert sure["interaction"] == pytest.approx(0.75)
+    assert sure["interaction_low"] < 0.75 < sure["interaction_high"] < 0.76
+    unsure = square((20.0, 40.0, 60.0, 90.0), noise=0.1)
+    groups_half = math.log(unsure["interaction_high"] / 0.75)
+    assert groups_half == pytest.approx(100 * math.log(sure["interaction_high"] / 0.75))
+    assert unsure["interaction_low"] == pytest.approx(0.75 * math.exp(-groups_half))
+    assert unsure["interaction_low"] < 1 < unsure["interaction_high"]
+
+
+def test_four_corners_make_the_interval_twice_as_wide_as_one() -> None:
+    speeds = (20.0, 40.0, 60.0, 90.0)
+    trials = [launch(depth, graphs=graphs) for depth, graphs in CORNER]
+    runs = []
+    for of, speed in zip(trials, speeds, strict=True):
+        runs += decoding(of, {"code": [speed * math.exp(each) for each in (-0.1, 0.0, 0.1)]})
+    groups = speed_groups(*tables(trials, runs)).filter(task="code")
+    row = groups.filter(depth=0, graphs=True).row(0, named=True)
+    one = math.log(row["high"] / row["low"]) / 2
+    found = gain_parts(groups).row(0, named=True)
+    assert math.log(found["interaction_high"] / found["interaction"]) == pytest.approx(2 * one)
+
+
+def test_the_basis_of_each_part_is_told() -> None:
+    within = square((20.0, 40.0, 60.0, 90.0), noise=0.001)
+    assert {within[f"{name}_basis"] for name in (*STEPS, "interaction")} == {"runs"}
+    over = square((20.0, 40.0, 60.0, 90.0), noise=0.001, launches=2)
+    assert {over[f"{name}_basis"] for name in (*STEPS, "interaction")} == {"launches"}
+
+
+def test_without_an_interval_nothing_tells_how_sure_an_interaction_is() -> None:
+    trials = [launch(depth, graphs=graphs) for depth, graphs in CORNER]
+    by_launch = zip(trials, (20.0, 40.0, 60.0, 90.0), strict=True)
+    runs = [run for of, speed in by_launch for run in decoding(of, {"code": [speed]})]
+    row = gain_parts(speed_groups(*tables(trials, runs))).row(0, named=True)
+    assert row["interaction"] == pytest.approx(0.75)
+    assert (row["interaction_low"], row["interaction_high"]) == (None, None)
+
+
+def test_output_that_is_broken_in_one_of_both_is_told() -> None:
+    trials = [launch(depth, graphs=graphs) for depth, graphs in CORNER]
+    runs = []
+    for of in trials:
+        runs += decoding(of, {"code": [50.0] * 2})
+        runs += decoding(
+            of,
+            {"code": [0.0, 0.0]},
+            kind="probe",
+            output_logprob=-9.0 if of["depth"] and of["graphs"] else -0.5,
+            output_logprob_expected=-0.5,
+        )
+    assert gain_parts(speed_groups(*tables(trials, runs)))["broken"].to_list() == [True, True]
+
+
+def test_settings_from_before_and_after_a_change_are_not_compared() -> None:
+    row = square((20.0, 40.0, 60.0, 90.0), 0.001, changed={3: "vllm 0.1 -> 0.2"})
+    assert (row["changed"], row["missing"]) == ("", ["both"])
+    assert row["speculation_first"] == pytest.approx(3.0)

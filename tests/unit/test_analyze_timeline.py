@@ -45,10 +45,18 @@ def test_speed_is_held_against_launches_of_the_same_depth_and_graphs() -> None:
             (launch(1, hours=2.0, attempt=2), 45.0),
             (launch(1, hours=3.0, graphs=False), 20.0),
             (launch(1, hours=4.0, extra='{"a": 1}'), 70.0),
+            (launch(1, hours=5.0, utilization=0.97, changed="vllm 0.1 -> 0.2"), 80.0),
         ]
     )
-    assert found["relative"].to_list() == pytest.approx([1.0, 1.1, 0.9, 1.0, 1.0])
-    assert found["alike"].to_list() == [3, 3, 3, 1, 1]
+    assert found["relative"].to_list() == pytest.approx([1.0, 1.1, 0.9, 1.0, 1.0, 1.0])
+    assert found["alike"].to_list() == [3, 3, 3, 1, 1, 1]
+    assert found["changed"].to_list() == [""] * 5 + ["vllm 0.1 -> 0.2"]
+
+
+def test_one_odd_launch_does_not_move_what_the_others_are_held_against() -> None:
+    speeds = {1: 50.0, 2: 50.0, 3: 9.0}
+    found = ordered([(launch(1, attempt=each, hours=each), speeds[each]) for each in speeds])
+    assert found["relative"].to_list() == pytest.approx([1.0, 1.0, 0.18])
 
 
 def test_the_reference_cell_is_marked_from_its_first_launch_on() -> None:

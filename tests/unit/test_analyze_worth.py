@@ -109,3 +109,61 @@ def test_runs_whose_counters_are_lost_tell_nothing_of_acceptance() -> None:
         runs += [runs[0] | broken]
     found = acceptance_by_position(*tables([of], runs)).filter(task="code", depth=2)
     assert found.select("position", "accepted", "drafts").rows() == [(1, 0.9, 100), (2, 0.8, 100)]
+
+
+def twice(speeds: dict[int, float]) -> pl.DataFrame:
+    """Two launches of every depth, which differ by 0.1 %."""
+    trials = [
+        launch(depth, attempt=attempt, spec_state="working" if depth else None)
+        for depth in speeds
+        for attempt in (1, 2)
+    ]
+    runs = [
+        run
+        for of in trials
+        for run in decoding(of, {"code": [speeds[of["depth"]] * (1 + of["attempt"] / 1000)] * 2})
+    ]
+    return speed_groups(*tables(trials, runs)).filter(task="code")
+
+
+def test_what_rests_on_runs_within_launches_says_so() -> None:
+    assert set(depth_steps(groups_of({0: 50, 1: 80}))["basis"]) == {"runs"}
+    assert pays_up_to(groups_of({0: 50, 1: 80}))["basis"].to_list() == ["runs"]
+    several = twice({0: 50, 1: 80, 2: 100, 3: 80, 4: 70})
+    assert set(depth_steps(several)["basis"]) == {"launches"}
+    assert pays_up_to(several).select("pays_up_to", "basis").rows() == [(2, "launches")]
+
+
+@pytest.mark.parametrize("once", [0, 2, 4])
+def test_an_end_is_as_sure_as_the_least_sure_depth(once: int) -> None:
+    groups = twice({0: 50, 1: 80, 2: 100, 3: 80, 4: 70})
+    within = pl.when(pl.col("depth") == once).then(pl.lit("runs")).otherwise("basis")
+    ends = pays_up_to(groups.with_columns(basis=within))
+    assert ends.select("pays_up_to", "basis").rows() == [(2, "runs")]
+
+
+def test_depths_from_before_and_after_a_change_are_not_compared() -> None:
+    trials = [launch(0), launch(1), launch(2, changed="vllm 0.1 -> 0.2", spec_state="working")]
+    runs = [run for of in trials for run in decoding(of, {"code": [50.0 + of["depth"]] * 2})]
+    steps = depth_steps(speed_groups(*tables(trials, runs)))
+    assert steps.select("changed", "depth", "next_depth").unique().rows() == [("", 0, 1)]
+
+
+def test_acceptance_is_apart_by_what_was_launched() -> None:
+    trials = [launch(1), launch(1, context=16384, changed="vllm 0.1 -> 0.2")]
+    runs = [
+        run
+        for of, share in zip(trials, (90, 30), strict=True)
+        for run in decoding(of, {"code": [50.0]}, accepted=[share])
+    ]
+    found = acceptance_by_position(*tables(trials, runs)).filter(task="code", depth=1)
+    assert found.select("changed", "accepted").rows() == [("", 0.9), ("vllm 0.1 -> 0.2", 0.3)]
+
+
+def test_a_cell_that_does_not_work_in_the_end_tells_nothing_of_acceptance() -> None:
+    trials = [launch(1), launch(1, attempt=2, hours=1.0, status="infeasible")]
+    trials += [launch(1, context=16384)]
+    runs = decoding(trials[0], {"code": [50.0]}, accepted=[30])
+    runs += decoding(trials[2], {"code": [50.0]}, accepted=[90])
+    found = acceptance_by_position(*tables(trials, runs)).filter(task="code", depth=1)
+    assert found.select("accepted", "drafts").rows() == [(0.9, 100)]

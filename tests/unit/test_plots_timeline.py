@@ -1,5 +1,6 @@
 """The picture of the launches over time."""
 
+import re
 import time
 from typing import Any
 
@@ -133,3 +134,58 @@ def test_before_anything_was_launched_there_is_no_picture() -> None:
     assert timeline(launch_order(*trials), checks(*trials).collect()) is None
     inferred = pl.concat([launch_order(*tables([launch(0, attempt=0, status="inferred")], []))])
     assert timeline(inferred, checks(*trials).collect()) is None
+
+
+def test_the_reference_cell_and_others_look_different() -> None:
+    (svg,) = render.panels(watched(100.0, 90.0, 80.0))
+    marked = re.findall(r'<path aria-label="([^"]*)"[^>]*d="([^"]*)"[^>]*fill="([^"]*)"', svg)
+    assert len(marked) == 4
+    for words, path, colour in marked:
+        own = "reference cell" in words
+        assert colour == ("var(--series-2)" if own else "var(--series-1)")
+        assert ("A" in path) == (not own)  # a circle is made of arcs
+    lines = re.findall(r'<path [^>]*stroke="(var\(--series-\d\))" stroke-width="2"', svg)
+    assert lines == ["var(--series-2)"]
+
+
+def test_a_share_that_is_not_free_is_not_called_one_that_does_not_fit() -> None:
+    refused = {"status": "infeasible"}
+    figure = drawn(
+        [
+            (launch(0, hours=1.0, failure_class="utilization_above_free", **refused), None),
+            (launch(1, hours=2.0, failure_class="kv_too_small", **refused), None),
+            (launch(2, hours=3.0, **refused), None),
+        ]
+    )
+    assert figure is not None
+    assert figure.summary.endswith(
+        "2 that did not fit, 1 that asked for a share of the card that was not free."
+    )
+    above, fits, _ = marks(figure)[0]
+    assert above.endswith("asks for a share of the card that is not free: utilization_above_free")
+    assert fits.endswith("does not fit: kv_too_small")
+    shapes = {row["launch"]: row["shape"] for row in data_of(figure) if "shape" in row}
+    assert shapes == {1: "triangle-up", 2: "triangle-down", 3: "triangle-down"}
+    assert [words for _, words in figure.legend] == [
+        "triangle upside down: does not fit",
+        "triangle: asks for a share of the card that is not free",
+    ]
+
+
+def test_another_version_is_no_drift() -> None:
+    figure = drawn(
+        [
+            (launch(1, hours=0.0), 50.0),
+            (launch(1, hours=1.0, context=16384), 50.0),
+            (launch(1, hours=2.0, utilization=0.97, changed="vllm 0.1 -> 0.2"), 80.0),
+            (launch(1, hours=3.0, utilization=0.98, changed="vllm 0.1 -> 0.2"), 80.0),
+        ]
+    )
+    assert figure is not None
+    at = {row["launch"]: row["off"] for row in data_of(figure) if "alike" in row}
+    assert at == pytest.approx({1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0})
+    assert marks(figure)[0][2].startswith(
+        "launch 3, 2026-01-01 02:00 UTC: 1 token drafted, with graphs, after vllm 0.1 -> 0.2"
+    )
+    assert any(note.startswith("From launch 3 on: vllm 0.1 -> 0.2. ") for note in figure.notes)
+    assert not any(note.startswith("From launch") for note in watched(100.0, 99.0).notes)

@@ -6,6 +6,7 @@ import polars as pl
 
 from vllm_frontier.analyze.latest import AXES, CELL
 from vllm_frontier.analyze.speed import decode_runs
+from vllm_frontier.analyze.speed_groups import GROUP
 from vllm_frontier.outcome import Purpose, Status
 
 CONDITIONS = (
@@ -18,8 +19,6 @@ CONDITIONS = (
 )
 """What is told of a launch's conditions: medians over its decode runs, units as in `runs`."""
 
-_SAME_SPEED = ("extra", "graphs", "depth")
-
 
 def launch_order(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     """Every launch, in the order in which they began.
@@ -29,10 +28,12 @@ def launch_order(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
         runs: the table `runs`.
 
     Returns:
-        A row for each launch: `launch` (from 1), cell_id, attempt, the axes, `status`,
+        A row for each launch: `launch` (from 1), cell_id, attempt, the axes, `changed` (how the
+        identity differs from the sweep's first, empty where it does not), `status`,
         `failure_class`, `purpose`, `started_at`, `minutes` (since the first began);
         `decode_tok_s` (null: no speed was measured), `relative` (that over the median of all
-        launches with the same depth, graphs and further axes), `alike` (how many these are);
+        launches that are the same in depth, graphs, further axes and identity), `alike` (how many
+        these are);
         `reference` (whether it is one of the cell that watches over drift); and `CONDITIONS`.
     """
     decode = decode_runs(runs)
@@ -42,7 +43,10 @@ def launch_order(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
     measured = pl.col("status") == Status.MEASURED.value
     order = (
         trials.filter(pl.col("attempt") > 0)
-        .select(*CELL, *AXES, "status", "failure_class", "purpose", "started_at", "sequence")
+        .with_columns(pl.col("changed").fill_null(""))
+        .select(
+            *CELL, *AXES, "changed", "status", "failure_class", "purpose", "started_at", "sequence"
+        )
         .sort("started_at", "sequence", *CELL, nulls_last=True)
         .with_columns(launch=pl.int_range(1, pl.len() + 1).cast(pl.Int64))
         .join(speeds, on=CELL, how="left")
@@ -55,17 +59,15 @@ def launch_order(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataFrame:
         "launch",
         *CELL,
         *AXES,
+        "changed",
         "status",
         "failure_class",
         "purpose",
         "started_at",
         ((moment - moment.min()).dt.total_microseconds() / 60e6).alias("minutes"),
         "decode_tok_s",
-        (speed / speed.median().over(_SAME_SPEED)).alias("relative"),
-        pl.when(speed.is_not_null())
-        .then(speed.count().over(_SAME_SPEED))
-        .cast(pl.Int64)
-        .alias("alike"),
+        (speed / speed.median().over(GROUP)).alias("relative"),
+        pl.when(speed.is_not_null()).then(speed.count().over(GROUP)).cast(pl.Int64).alias("alike"),
         _is_reference().alias("reference"),
         *CONDITIONS,
     ).collect()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import polars as pl
 
+from vllm_frontier.analyze.intervals import LAUNCHES, RUNS
 from vllm_frontier.analyze.latest import CELL, counted, works
+from vllm_frontier.analyze.speed_groups import IDENTITY
 from vllm_frontier.analyze.verdicts import Verdict, verdicts
 from vllm_frontier.outcome import Status
 
-_SERIES = ("extra", "graphs", "task")
-_POSITION = ("extra", "task", "depth", "position")
+_SERIES = (*IDENTITY, "graphs", "task")
+_POSITION = (*IDENTITY, "task", "depth", "position")
 
 
 def depth_steps(groups: pl.DataFrame) -> pl.DataFrame:
@@ -22,9 +24,9 @@ def depth_steps(groups: pl.DataFrame) -> pl.DataFrame:
         groups: of `speed_groups`.
 
     Returns:
-        Rows of `extra`, `graphs`, `task` (null: all tasks), `depth` and `next_depth`: `ratio` (of
-        the deeper one's speed to the other's), `per_token` (gain of each of the tokens between
-        them, as a share, compounded) and `verdict` (of the deeper one).
+        Rows of `IDENTITY`, `graphs`, `task` (null: all tasks), `depth` and `next_depth`: `ratio`
+        (of the deeper one's speed to the other's), `per_token` (gain of each of the tokens between
+        them, as a share, compounded), `verdict` (of the deeper one) and its `basis`.
     """
     cells = _cells(groups)
     deeper = pl.col("depth").shift(-1).over(_SERIES)
@@ -42,11 +44,12 @@ def depth_steps(groups: pl.DataFrame) -> pl.DataFrame:
         "ratio",
         (pl.col("ratio").pow(1 / tokens) - 1).alias("per_token"),
         "verdict",
+        "basis",
     )
 
 
 def pays_up_to(groups: pl.DataFrame) -> pl.DataFrame:
-    """The depth after which no deeper one that was measured is faster beyond doubt.
+    """The depth after which no deeper one that was measured is `faster`.
 
     Steps that are each too small to tell count together: a depth is only the last that pays when
     none beyond it is `faster`.
@@ -55,10 +58,11 @@ def pays_up_to(groups: pl.DataFrame) -> pl.DataFrame:
         groups: of `speed_groups`.
 
     Returns:
-        A row for each `extra`, `graphs` and `task` (null: all tasks) with at least two depths:
+        A row for each `IDENTITY`, `graphs` and `task` (null: all tasks) with at least two depths:
         `pays_up_to`, `deepest` (both tokens), `still_gains` (they are the same, so that nothing
-        tells where it ends) and `after` (what the next depth is against `pays_up_to`: `no clear
-        difference` or `slower`; null where none was measured).
+        tells where it ends), `after` (what the next depth is against `pays_up_to`: `no clear
+        difference` or `slower`; null where none was measured) and `basis` (`runs` where any of the
+        verdicts is of runs within launches, since it rests on all).
     """
     cells = _cells(groups)
     pairs = cells.join(
@@ -67,31 +71,34 @@ def pays_up_to(groups: pl.DataFrame) -> pl.DataFrame:
         how="inner",
         nulls_equal=True,
     ).filter(pl.col("next_depth") > pl.col("depth"))
-    judged = _judged(groups, pairs)
-    gains = (pl.col("verdict") == Verdict.FASTER.value).any()
-    beaten = judged.group_by(*_SERIES, "depth").agg(gains.alias("_beaten"))
-    last = (
-        cells.with_columns(deepest=pl.col("depth").max().over(_SERIES))
-        .filter(pl.len().over(_SERIES) > 1)
-        .join(beaten, on=[*_SERIES, "depth"], how="left", nulls_equal=True)
-        .filter(~pl.col("_beaten").fill_null(False))
-        .sort(*_SERIES, "depth", nulls_last=False)
-        .group_by(_SERIES, maintain_order=True)
-        .agg(pl.col("depth").first().alias("pays_up_to"), pl.col("deepest").first())
+    judged = _judged(groups, pairs).sort("next_depth")
+    against = judged.group_by(*_SERIES, "depth").agg(
+        (pl.col("verdict") == Verdict.FASTER.value).any().alias("_beaten"),
+        pl.col("verdict").first().alias("_after"),
+        (pl.col("basis") == RUNS).any().alias("_within"),
     )
-    after = judged.sort("next_depth").group_by(*_SERIES, "depth").agg(pl.col("verdict").first())
+    rows = (
+        cells.join(against, on=[*_SERIES, "depth"], how="left", nulls_equal=True)
+        .filter(pl.len().over(_SERIES) > 1)
+        .sort(*_SERIES, "depth", nulls_last=False)
+    )
+    last = pl.col("depth").filter(~pl.col("_beaten").fill_null(value=False)).first()
     return (
-        last.join(
-            after,
-            left_on=[*_SERIES, "pays_up_to"],
-            right_on=[*_SERIES, "depth"],
-            how="left",
-            nulls_equal=True,
-            maintain_order="left",
+        rows.group_by(_SERIES, maintain_order=True)
+        .agg(
+            last.alias("pays_up_to"),
+            pl.col("depth").max().alias("deepest"),
+            pl.col("_after").filter(pl.col("depth") == last).first().alias("after"),
+            pl.col("_within").any(),
         )
-        .rename({"verdict": "after"})
-        .with_columns(still_gains=pl.col("pays_up_to") == pl.col("deepest"))
-        .select(*_SERIES, "pays_up_to", "deepest", "still_gains", "after")
+        .select(
+            *_SERIES,
+            "pays_up_to",
+            "deepest",
+            (pl.col("pays_up_to") == pl.col("deepest")).alias("still_gains"),
+            "after",
+            pl.when("_within").then(pl.lit(RUNS)).otherwise(pl.lit(LAUNCHES)).alias("basis"),
+        )
     )
 
 
@@ -103,9 +110,9 @@ def acceptance_by_position(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.DataF
         runs: the table `runs`.
 
     Returns:
-        Rows of `extra`, `task` (null: all tasks), `depth` (null: all depths that have the position)
-        and `position` (from 1): `accepted` (share of drafts whose first so many tokens were all
-        accepted) and `drafts`.
+        Rows of `IDENTITY`, `task` (null: all tasks), `depth` (null: all depths that have the
+        position) and `position` (from 1): `accepted` (share of drafts whose first so many tokens
+        were all accepted) and `drafts`.
     """
     counts = _counts(trials, runs).collect()
     wider = [
@@ -132,7 +139,8 @@ def _counts(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
     launches = (
         trials.filter(pl.col("status") == Status.MEASURED.value)
         .join(cells, on="cell_id", how="semi")
-        .select(*CELL, "extra", "depth")
+        .with_columns(pl.col("changed").fill_null(""))
+        .select(*CELL, *IDENTITY, "depth")
     )
     accepted = pl.col("accepted_per_position")
     told = accepted.list.drop_nulls().list.len() == accepted.list.len()
@@ -140,7 +148,7 @@ def _counts(trials: pl.LazyFrame, runs: pl.LazyFrame) -> pl.LazyFrame:
         runs.filter(pl.col("kind") == "decode", pl.col("drafts") > 0, accepted.list.len() > 0, told)
         .join(launches, on=CELL, how="inner")
         .select(
-            "extra",
+            *IDENTITY,
             "task",
             "depth",
             "drafts",
@@ -156,7 +164,7 @@ def _cells(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _judged(groups: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Adds the `verdict` of `_next` against `cell_id`."""
+    """Adds the `verdict` of `_next` against `cell_id`, and its `basis`."""
     wanted = pairs.select(pl.col("_next").alias("cell_id"), "task", other_cell_id="cell_id")
     told = verdicts(groups, wanted.lazy()).collect()
-    return pairs.with_columns(told["verdict"])
+    return pairs.with_columns(told["verdict"], told["basis"])

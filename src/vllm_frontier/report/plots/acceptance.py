@@ -8,9 +8,13 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from vllm_frontier.analyze.intervals import RUNS
+from vllm_frontier.analyze.speed_groups import IDENTITY
 from vllm_frontier.analyze.verdicts import Verdict
+from vllm_frontier.report.plots import positions as by_position
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.groups import LUCK, identity, identity_lines, star
 from vllm_frontier.report.plots.setting import (
     GRAPHS,
     drafted,
@@ -19,20 +23,15 @@ from vllm_frontier.report.plots.setting import (
     panel_title,
     task_name,
 )
-from vllm_frontier.report.plots.words import further
-from vllm_frontier.report.wording import titled
+from vllm_frontier.report.wording import on_off, titled
 
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-_SHAPE_NAMES = ("circle", "square", "triangle", "diamond", "cross", "triangle upside down")
 _SIGNS = {
     Verdict.FASTER.value: "triangle-up",
     Verdict.NO_CLEAR_DIFFERENCE.value: "circle",
     Verdict.SLOWER.value: "triangle-down",
 }
-_FIRST = 2  # series that stand for tasks; those before stand for graphs
 _MOST_PANELS = 11
 _DODGE = 0.012
-_SHARE = "format(datum.value * 100, '.0f') + ' %'"
 _SIGNED = "format(datum.value * 100, abs(datum.value) < 1e-9 ? '.0f' : '+.0f') + ' %'"
 _ALL_LABELS = 10  # depths whose figures stand beside each other without overlap
 _SUBTITLE_HEIGHT = 30  # pixels
@@ -57,14 +56,14 @@ def acceptance(
         return None
     chosen = _chosen(steps)
     range_ = _range(chosen)
-    parts = chosen.partition_by("extra", "task", maintain_order=True)
+    parts = chosen.partition_by(*IDENTITY, "task", maintain_order=True)
     return Figure(
         name="acceptance",
         title=titled("Acceptance, and where the next token stops paying", simulated=simulated),
         question="How often are drafts accepted, and from which depth on does one more token not "
         "pay?",
         summary=_summary(positions, ends),
-        panels=(*_accepted(positions), *(_gains(part, ends, range_) for part in parts)),
+        panels=(*by_position.panels(positions), *(_gains(part, ends, range_) for part in parts)),
         table=_table(ends),
         legend=_legend(positions, chosen),
         notes=_notes(positions, chosen, ends),
@@ -75,64 +74,9 @@ def _chosen(steps: pl.DataFrame) -> pl.DataFrame:
     """What gets a panel: every task, and all together where there are several."""
     several = steps["task"].n_unique() > 2
     found = steps if several else steps.filter(pl.col("task").is_not_null())
-    if found.select("extra", "task").n_unique() > _MOST_PANELS:
+    if found.select(*IDENTITY, "task").n_unique() > _MOST_PANELS:
         found = steps.filter(pl.col("task").is_null())
-    return found.sort("extra", "task", "graphs", "depth", nulls_last=False)
-
-
-def _accepted(positions: pl.DataFrame) -> Iterator[Panel]:
-    """A panel for each further axis value: a line for each task."""
-    of_tasks = positions.filter(pl.col("task").is_not_null())
-    tasks = of_tasks["task"].unique().sort().to_list()
-    for part in of_tasks.partition_by("extra", maintain_order=True):
-        yield _accepted_panel(part, tasks)
-
-
-def _accepted_panel(part: pl.DataFrame, tasks: list[str]) -> Panel:
-    pooled = part.filter(pl.col("depth").is_null())
-    by_depth = part.filter(pl.col("depth").is_not_null())
-    words = [_accepted_words(row, by_depth) for row in pooled.iter_rows(named=True)]
-    last = pooled["position"].to_list()
-    x = alt.X(
-        "position:Q",
-        title="position in the draft",
-        axis=alt.Axis(values=sorted(set(last)), format="d", grid=False),
-        scale=alt.Scale(domain=[0.7, max(last) + 0.3], nice=False, zero=False),
-    )
-    y = alt.Y(
-        "accepted:Q",
-        title="accepted up to here",
-        axis=alt.Axis(tickCount=5, labelExpr=_SHARE),
-        scale=alt.Scale(domain=[0, 1.03], nice=False),
-    )
-    layers: list[alt.Chart] = []
-    rows = pooled.with_columns(pl.Series("words", words, dtype=pl.String))
-    for number, task in enumerate(tasks):
-        colour = theme.series(_FIRST + number)
-        base = alt.Chart(rows.filter(task=task).drop("extra", "depth")).encode(x=x, y=y)
-        dots = alt.Chart(by_depth.filter(task=task).drop("extra")).encode(x=x, y=y)
-        layers += [
-            dots.mark_circle(color=colour, size=12, opacity=0.45, aria=False),
-            base.mark_line(color=colour, strokeWidth=1.5, aria=False),
-            base.mark_point(
-                shape=SHAPES[number % len(SHAPES)], size=55, color=colour, filled=True, opacity=1
-            ).encode(description=alt.Description("words:N")),
-        ]
-    return alt.LayerChart(layer=layers).properties(
-        title=panel_title("accepted, by task", further(part["extra"].item(0))),
-        width=theme.PANEL_WIDTH,
-        height=theme.PANEL_HEIGHT,
-    )
-
-
-def _accepted_words(row: Mapping[str, Any], by_depth: pl.DataFrame) -> str:
-    own = by_depth.filter(task=row["task"], position=row["position"]).sort("depth")
-    told = f"{row['task']}, position {row['position']}: {_percent(row['accepted'])} of "
-    told += f"{row['drafts']:,} drafts accepted up to here"
-    if own.height > 1:
-        each = (f"{_percent(one['accepted'])} at depth {one['depth']}" for one in own.to_dicts())
-        told += f"; {', '.join(each)}"
-    return told
+    return found.sort(*IDENTITY, "task", "graphs", "depth", nulls_last=False)
 
 
 def _range(steps: pl.DataFrame) -> tuple[float, float]:
@@ -146,7 +90,7 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
     """What each further token gains on a task, and where it ends."""
     row = part.row(0, named=True)
     own = ends.filter(
-        pl.col("extra").eq_missing(pl.lit(row["extra"])),
+        *(pl.col(name) == row[name] for name in IDENTITY),
         pl.col("task").eq_missing(pl.lit(row["task"], dtype=pl.String)),
     )
     depths = sorted({*part["depth"], *part["next_depth"]})
@@ -184,7 +128,7 @@ def _gains(part: pl.DataFrame, ends: pl.DataFrame, range_: tuple[float, float]) 
             shift = (_DODGE if on else -_DODGE) * span * both
             layers.append(_end(last.row(0, named=True), on, shift, at))
     return alt.LayerChart(layer=layers).properties(
-        title=panel_title(heading(row["task"]), *_ends_words(own), further(row["extra"])),
+        title=panel_title(heading(row["task"]), *_ends_words(own), *identity_lines(row)),
         width=theme.PANEL_WIDTH,
         height=theme.PANEL_HEIGHT + _SUBTITLE_HEIGHT,
     )
@@ -208,7 +152,8 @@ def _steps(
         middle=pl.col("depth") + (pl.col("next_depth") - pl.col("depth")) * place,
         sign=pl.col("verdict").replace_strict(_SIGNS),
         words=pl.Series([_step_words(row) for row in steps.iter_rows(named=True)]),
-    ).drop("extra", "graphs", "task")
+        star=pl.Series([star(basis).strip() for basis in steps["basis"]]),
+    ).drop(*IDENTITY, "graphs", "task")
     base = alt.Chart(rows)
     return [
         base.mark_rule(
@@ -226,6 +171,9 @@ def _steps(
             shape=alt.Shape("sign:N", scale=None),
             description=alt.Description("words:N"),
         ),
+        base.mark_text(color=colour, dx=9, dy=-3, fontSize=12, aria=False).encode(
+            x=x, y=y, text="star:N"
+        ),
     ]
 
 
@@ -233,13 +181,15 @@ def _step_words(row: Mapping[str, Any]) -> str:
     tokens = row["next_depth"] - row["depth"]
     each = "" if tokens == 1 else " a token"
     told = f"{task_name(row['task'])}, {graphs(row['graphs'])}, from {row['depth']} to "
-    told += f"{row['next_depth']} tokens drafted: {row['per_token']:+.1%}{each}, {row['verdict']}"
-    return told.replace("%", " %")
+    told += f"{row['next_depth']} tokens drafted: {100 * row['per_token']:+.1f} %{each}"
+    told += f", {row['verdict']}"
+    return told + (" (within launches)" if row["basis"] == RUNS else "")
 
 
 def _end(end: Mapping[str, Any], on: bool, shift: float, at: alt.X) -> alt.Chart:
     """A line across the panel at the last depth that pays."""
     words = f"{graphs(on)}: {_end_words(end)}"
+    words += " (within launches)" if end["basis"] == RUNS else ""
     told = pl.DataFrame({"at": [end["pays_up_to"] + shift], "words": [words]})
     rule = alt.Chart(told).mark_rule(
         color=theme.colour(GRAPHS[on]),
@@ -261,36 +211,16 @@ def _end_words(end: Mapping[str, Any]) -> str:
 
 def _ends_words(own: pl.DataFrame) -> list[str]:
     """A line for graphs on and off, one where both are alike."""
-    told = {row["graphs"]: _end_words(row) for row in own.iter_rows(named=True)}
+    told = {
+        row["graphs"]: _end_words(row) + star(row["basis"]) for row in own.iter_rows(named=True)
+    }
     if len(set(told.values())) == 1 and len(told) == 2:
         return list(set(told.values()))
     return [f"{graphs(on)}: {told[on]}" for on in (True, False) if on in told]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
 def _summary(positions: pl.DataFrame, ends: pl.DataFrame) -> str:
-    told = [*_accepted_summary(positions), *_ends_summary(ends)]
-    return " ".join(told)
-
-
-def _accepted_summary(positions: pl.DataFrame) -> Iterator[str]:
-    """Of the most and the least accepted task, at the first and the last position."""
-    rows = positions.filter(pl.col("task").is_not_null(), pl.col("depth").is_null())
-    if rows.is_empty():
-        return
-    last = max(rows["position"])
-    means = rows.filter(position=last).group_by("task").agg(pl.col("accepted").mean())
-    order = means.sort("accepted", "task", descending=[True, False])["task"].to_list()
-    told = []
-    for task in dict.fromkeys((order[0], order[-1])):
-        own = rows.filter(task=task).sort("position")
-        shares = [_percent(own["accepted"].item(place)) for place in (0, -1)]
-        told.append(f"{task} {shares[0]}" + (f" and {shares[1]}" if last > 1 else ""))
-    where = "the first position" + (f" and at position {last}" if last > 1 else "")
-    yield f"Accepted up to {where}: {', '.join(told)} of the drafts."
+    return " ".join([*by_position.summary(positions), *_ends_summary(ends)])
 
 
 def _ends_summary(ends: pl.DataFrame) -> Iterator[str]:
@@ -300,30 +230,31 @@ def _ends_summary(ends: pl.DataFrame) -> Iterator[str]:
     """
     several = ends["task"].n_unique() > 2
     overall = ends.filter(pl.col("task").is_null()) if several else ends.drop_nulls("task")
+    within = set(overall["basis"]) == {RUNS}
     alike: dict[str, list[str]] = {}
     for row in overall.iter_rows(named=True):
         others = ends.filter(
             pl.col("task").is_not_null(),
             pl.col("pays_up_to") != row["pays_up_to"],
             graphs=row["graphs"],
-            extra=row["extra"],
+            **{name: row[name] for name in IDENTITY},
         )
         told = _long_end(row)
         if several and not others.is_empty():
             each = (f"{one['task']} {_end_words(one)}" for one in others.iter_rows(named=True))
             told += f" (but {', '.join(each)})"
+        if row["basis"] == RUNS and not within:
+            told += "; this is within launches and may be luck"
         alike.setdefault(told, []).append(_where(row))
     for told, where in alike.items():
         settings = " and ".join(where)
         yield f"{settings[0].upper()}{settings[1:]}: {told}."
+    if within:
+        yield "Depths are compared within launches, so that a difference may be luck."
 
 
 def _where(row: Mapping[str, Any]) -> str:
-    words = (
-        task_name(row["task"]) if row["task"] else "",
-        graphs(row["graphs"]),
-        further(row["extra"]),
-    )
+    words = (task_name(row["task"]) if row["task"] else "", graphs(row["graphs"]), identity(row))
     return ", ".join(each for each in words if each)
 
 
@@ -339,30 +270,25 @@ def _long_end(end: Mapping[str, Any]) -> str:
 def _table(ends: pl.DataFrame) -> pl.DataFrame | None:
     if ends.is_empty():
         return None
+    several = ends["task"].n_unique() > 2
     rows = [
         {
             "task": task_name(row["task"]),
-            "graphs": "on" if row["graphs"] else "off",
-            "further axes": further(row["extra"]),
-            "pays up to": row["pays_up_to"],
+            "graphs": on_off(row["graphs"]),
+            "further axes": identity(row),
+            "pays up to": f"{row['pays_up_to']}{star(row['basis'])}",
             "measured up to": row["deepest"],
             "beyond": "not measured" if row["still_gains"] else row["after"],
         }
         for row in ends.iter_rows(named=True)
+        if several or row["task"] is not None
     ]
     table = pl.DataFrame(rows)
     return table if any(table["further axes"]) else table.drop("further axes")
 
 
 def _legend(positions: pl.DataFrame, steps: pl.DataFrame) -> tuple[tuple[str, str], ...]:
-    tasks = positions["task"].drop_nulls().unique().sort().to_list()
-    found = [
-        (
-            f"series-{(_FIRST + number) % 8 + 1}",
-            f"accepted: {task} ({_SHAPE_NAMES[number % len(SHAPES)]})",
-        )
-        for number, task in enumerate(tasks)
-    ]
+    found = by_position.legend(positions)
     told = {True: "gain with graphs: filled, solid", False: "gain without graphs: open, dashed"}
     found += [(GRAPHS[on], told[on]) for on in (True, False) if on in steps["graphs"].to_list()]
     return tuple(found)
@@ -379,8 +305,10 @@ def _notes(positions: pl.DataFrame, steps: pl.DataFrame, ends: pl.DataFrame) -> 
         notes.append(
             "Signs of a gain: ▲ faster, ● no clear difference, ▼ slower than the depth before. "
             "The broad upright line is the last depth that pays: no deeper one that was measured "
-            "is faster beyond doubt."
+            "is faster."
         )
+    if RUNS in {*steps["basis"], *ends["basis"]}:
+        notes.append(LUCK)
     if any(ends["still_gains"]):
         notes.append("Where the deepest still gains, the end was not measured.")
     return tuple(notes)

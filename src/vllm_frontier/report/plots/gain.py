@@ -9,11 +9,13 @@ import altair as alt
 import polars as pl
 
 from vllm_frontier.analyze.gain_parts import CORNERS, STEPS
+from vllm_frontier.analyze.intervals import RUNS
+from vllm_frontier.analyze.speed_groups import IDENTITY
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.groups import LUCK, identity, identity_lines, over, overall, star
 from vllm_frontier.report.plots.setting import (
-    ALL_TASKS,
     drafted,
     factor,
     graphs,
@@ -21,7 +23,6 @@ from vllm_frontier.report.plots.setting import (
     panel_title,
     task_name,
 )
-from vllm_frontier.report.plots.words import further
 from vllm_frontier.report.wording import titled
 
 _STEP_HEIGHT = 24  # pixels
@@ -45,6 +46,8 @@ _TICKS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _MOST_TICKS = 6
 _BROKEN = "output is broken"
 _NEAR = 0.02  # interactions that are not worth a word
+_BESIDE_IT = "times the speed with neither"
+_BEFORE_IT = "times the speed without it"
 _MOST_PANELS = 8
 
 
@@ -68,7 +71,7 @@ def gain(parts: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
         name="gain",
         title=titled("What the gain is made of", simulated=simulated),
         question="How much of the gain is the graphs' and how much the speculation's?",
-        summary=_summary(best),
+        summary=_summary(best, over(overall(known))),
         panels=tuple(_panel(row, domain) for row in chosen.iter_rows(named=True)),
         table=_table(known),
         legend=_legend(chosen),
@@ -81,18 +84,18 @@ def _best(known: pl.DataFrame) -> dict[str, Any]:
 
     Where it can be, one whose output is not broken, and with as many corners as there are.
     """
-    overall = known.filter(pl.col("task").is_null())
-    sane = overall.filter(~pl.col("broken"))
-    overall = overall if sane.is_empty() else sane
+    of_all = known.filter(pl.col("task").is_null())
+    sane = of_all.filter(~pl.col("broken"))
+    of_all = of_all if sane.is_empty() else sane
     lacking = pl.col("missing").list.len()
-    rows = overall.filter(lacking == lacking.min())
+    rows = of_all.filter(lacking == lacking.min())
     speed = pl.max_horizontal("both", "speculation_only")
     return rows.sort(speed, "depth", descending=[True, False]).row(0, named=True)
 
 
 def _chosen(known: pl.DataFrame, best: Mapping[str, Any]) -> pl.DataFrame:
     """All tasks together and each of them, at the best depth."""
-    rows = known.filter(extra=best["extra"], depth=best["depth"])
+    rows = known.filter(depth=best["depth"], **{name: best[name] for name in IDENTITY})
     if rows.height == 2:  # one task is all there are
         return rows.filter(pl.col("task").is_not_null())
     return rows.head(_MOST_PANELS)
@@ -105,11 +108,13 @@ def _domain(chosen: pl.DataFrame) -> tuple[float, float]:
 
 
 def _bars(row: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """Every step that is known: its name, and where its bar starts and ends."""
+    """Every step that is known: its name, and where its bar starts and ends.
+
+    Where the speed with neither is not known, each starts at the speed without what it adds.
+    """
     for name in STEPS:
         if row[name] is not None:
-            start = row[_AFTER[name]] if name in _AFTER else 1.0
-            start = 1.0 if start is None else start
+            start = row[_AFTER[name]] if name in _AFTER and row["plain"] is not None else 1.0
             yield name, start, start * row[name]
 
 
@@ -121,7 +126,7 @@ def _panel(row: Mapping[str, Any], domain: tuple[float, float]) -> Panel:
             "end": end,
             "right": max(start, end),
             "colour": theme.colour(_COLOURS[name]),
-            "figure": factor(row[name]) + (_UNSURE if _unsure(row, name) else ""),
+            "figure": _figure(row, name),
             "words": _words(row, name),
         }
         for name, start, end in _bars(row)
@@ -135,7 +140,7 @@ def _panel(row: Mapping[str, Any], domain: tuple[float, float]) -> Panel:
     axis = alt.Axis(values=ticks, format="~r", labelExpr="'×' + datum.label")
     x = alt.X(
         "start:Q",
-        title="times the speed with neither",
+        title=_BEFORE_IT if row["plain"] is None else _BESIDE_IT,
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
         axis=axis,
     )
@@ -152,10 +157,16 @@ def _panel(row: Mapping[str, Any], domain: tuple[float, float]) -> Panel:
     ]
     where = f"{heading(row['task'])}, {drafted(row['depth'])}"
     return alt.LayerChart(layer=layers).properties(
-        title=panel_title(where, further(row["extra"])),
+        title=panel_title(where, *identity_lines(row)),
         width=theme.PANEL_WIDTH,
         height=_STEP_HEIGHT * len(bars) + 60,
     )
+
+
+def _figure(row: Mapping[str, Any], name: str) -> str:
+    """A factor with its signs, such as `×1.02 ≈ *`."""
+    unsure = _UNSURE if _unsure(row, name) else ""
+    return f"{factor(row[name])}{unsure}{star(row[f'{name}_basis'])}"
 
 
 def _unsure(row: Mapping[str, Any], name: str) -> bool:
@@ -171,6 +182,7 @@ def _words(row: Mapping[str, Any], name: str) -> str:
     one, other = (_corner(each, row["depth"]) for each in STEPS[name])
     told = f"{task_name(row['task'])}, {_NAMES[name]}: {factor(row[name])} ({one}, over {other})"
     told += f", {row[f'{name}_verdict']}" if row[f"{name}_verdict"] else ""
+    told += " (within launches)" if row[f"{name}_basis"] == RUNS else ""
     return f"{told}; {_BROKEN}" if row["broken"] else told
 
 
@@ -179,16 +191,17 @@ def _missing(row: Mapping[str, Any]) -> str:
     return "; ".join(_corner(name, row["depth"]) for name in row["missing"])
 
 
-def _summary(row: Mapping[str, Any]) -> str:
-    axes = further(row["extra"])
-    over = f"Over {ALL_TASKS}, {drafted(row['depth'])}" + (f", {axes}" if axes else "")
+def _summary(row: Mapping[str, Any], over_all: str) -> str:
+    axes = identity(row)
+    where = f"{over_all}, {drafted(row['depth'])}" + (f", {axes}" if axes else "")
+    where = where[0].upper() + where[1:]
     if row["total"] is None:
-        alone = [f"{_NAMES[name]} {factor(row[name])}" for name in STEPS if row[name] is not None]
+        alone = [f"{_NAMES[name]} {_told(row, name)}" for name in STEPS if row[name] is not None]
         return (
-            f"{over}: {', '.join(alone)}. How much of the gain is the graphs' cannot be told "
-            f"without a speed of: {_missing(row)}."
+            f"{where}: {', '.join(alone)}. How much of the gain is the graphs' cannot be told "
+            f"without a speed of: {_missing(row)}.{_luck(row)}"
         )
-    told = f"{over}, with graphs: {factor(row['total'])} of no speculation without graphs"
+    told = f"{where}, with graphs: {_told(row, 'total')} of no speculation without graphs"
     orders = []
     for first, second, names in (
         ("graphs_first", "then_speculation", ("graphs", "speculation")),
@@ -196,46 +209,68 @@ def _summary(row: Mapping[str, Any]) -> str:
     ):
         if row[first] is not None:
             orders.append(
-                f"{names[0]} alone {factor(row[first])} and {names[1]} on top {factor(row[second])}"
+                f"{names[0]} alone {_told(row, first)} and {names[1]} on top {_told(row, second)}"
             )
     told += f": {'; or the other way round, '.join(orders)}. " if orders else ". "
     if row["interaction"] is None:
-        return f"{told}More cannot be told without a speed of: {_missing(row)}."
-    told += _interaction(row)
+        return f"{told}More cannot be told without a speed of: {_missing(row)}.{_luck(row)}"
+    told += _interaction(row) + _luck(row)
     return f"{told} But its {_BROKEN}." if row["broken"] else told
 
 
+def _told(row: Mapping[str, Any], name: str) -> str:
+    """A factor, and whether it tells a difference."""
+    return factor(row[name]) + (" (no clear difference)" if _unsure(row, name) else "")
+
+
+def _luck(row: Mapping[str, Any]) -> str:
+    """A sentence on what only runs within launches tell; empty where launches tell all."""
+    bases = {row[f"{name}_basis"] for name in STEPS if row[name] is not None}
+    if RUNS not in bases:
+        return ""
+    which = "All of this is" if bases == {RUNS} else "Some of this is"
+    return f" {which} within launches, so that a difference may be luck."
+
+
 def _interaction(row: Mapping[str, Any]) -> str:
-    off = row["interaction"] - 1
-    if abs(off) < _NEAR:
+    """How well both go together, where that is more than what the figures are unsure by."""
+    ends = [row[f"interaction_{end}"] for end in ("low", "high")]
+    if None in ends:
+        return "How well they go together is not known: too few runs tell how sure that is."
+    low, high = ends
+    if max(high - 1, 1 - low) < _NEAR:
         return "Each is worth the same with and without the other."
+    off = row["interaction"] - 1
+    if low <= 1 <= high or abs(off) < _NEAR:
+        return "Whether each is worth less with the other than alone is not clear."
     product = factor(row["graphs_first"] * row["speculation_first"])
     worth = f"{100 * abs(off):.0f} % {'less' if off < 0 else 'more'}"
     return f"Together they are worth {worth} than one would expect of each alone ({product})."
 
 
 def _table(known: pl.DataFrame) -> pl.DataFrame:
-    """A row for each depth and task."""
+    """A row for each depth, over all tasks."""
     rows = [
         {
             "tokens drafted": row["depth"],
-            "task": task_name(row["task"]),
-            "further axes": further(row["extra"]),
-            **{
-                _NAMES[name]: "–"
-                if row[name] is None
-                else factor(row[name]) + (_UNSURE if _unsure(row, name) else "")
-                for name in STEPS
-            },
-            "both over the product": "–"
-            if row["interaction"] is None
-            else factor(row["interaction"]),
+            "further axes": identity(row),
+            **{_NAMES[name]: "–" if row[name] is None else _figure(row, name) for name in STEPS},
+            "both over the product (95 %)": _product(row),
             "beware": _BROKEN if row["broken"] else "",
         }
         for row in known.filter(pl.col("task").is_null()).iter_rows(named=True)
     ]
     table = pl.DataFrame(rows)
     return table.drop(name for name in ("further axes", "beware") if not any(table[name]))
+
+
+def _product(row: Mapping[str, Any]) -> str:
+    """The interaction with its interval."""
+    if row["interaction"] is None:
+        return "–"
+    ends = [row[f"interaction_{end}"] for end in ("low", "high")]
+    told = "not known" if None in ends else " to ".join(f"{end:.2f}" for end in ends)
+    return f"{factor(row['interaction'])} ({told}){star(row['interaction_basis'])}"
 
 
 def _legend(chosen: pl.DataFrame) -> tuple[tuple[str, str], ...]:
@@ -246,16 +281,18 @@ def _legend(chosen: pl.DataFrame) -> tuple[tuple[str, str], ...]:
 
 
 def _notes(known: pl.DataFrame) -> tuple[str, ...]:
-    overall = known.filter(pl.col("task").is_null())
+    of_all = known.filter(pl.col("task").is_null())
     notes = [
         "The parts multiply. “On top” is what one gives where the other is there already, so "
         "that either order ends at the same total."
     ]
     if any(_unsure(row, name) for row in known.iter_rows(named=True) for name in STEPS):
         notes.append("≈: no clear difference between the two speeds.")
+    if any(row[f"{name}_basis"] == RUNS for row in known.iter_rows(named=True) for name in STEPS):
+        notes.append(LUCK)
     lacking = {
         _corner(name, row["depth"])
-        for row in overall.iter_rows(named=True)
+        for row in of_all.iter_rows(named=True)
         for name in CORNERS
         if name in row["missing"]
     }

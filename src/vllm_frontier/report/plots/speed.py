@@ -8,11 +8,20 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from vllm_frontier.analyze.intervals import LAUNCHES
+from vllm_frontier.analyze.intervals import LAUNCHES, RUNS
+from vllm_frontier.analyze.speed_groups import IDENTITY, leading
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.groups import (
+    identity,
+    identity_lines,
+    over,
+    overall,
+    setting,
+    some,
+    star,
+)
 from vllm_frontier.report.plots.setting import (
-    ALL_TASKS,
     GRAPHS,
     doubts,
     drafted,
@@ -21,18 +30,18 @@ from vllm_frontier.report.plots.setting import (
     heading,
     interval_words,
     panel_title,
-    setting,
     speed_words,
     task_name,
 )
-from vllm_frontier.report.plots.words import further
-from vllm_frontier.report.wording import titled
+from vllm_frontier.report.wording import listed, on_off, titled
 
 MOST_PANELS = 12
 _DODGE = 0.012  # of the width, so that intervals with and without graphs do not lie on each other
 _HEADROOM = 1.08
 _DEPTHS = "tokens drafted per step (0: no speculation)"
 _DOUBT = "!"
+_MOST_EQUALS = 3  # settings as fast as the fastest that the summary names
+_PANEL = (*IDENTITY, "task")
 
 
 def speed(groups: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
@@ -50,7 +59,7 @@ def speed(groups: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
     chosen = _chosen(groups)
     places = _placed(chosen)
     top = _top(places)
-    parts = places.partition_by("extra", "task", maintain_order=True)
+    parts = places.partition_by(_PANEL, maintain_order=True)
     return Figure(
         name="speed",
         title=titled("How fast", simulated=simulated),
@@ -63,13 +72,6 @@ def speed(groups: pl.DataFrame, *, simulated: bool = False) -> Figure | None:
     )
 
 
-def fastest(groups: pl.DataFrame) -> dict[str, Any]:
-    """The fastest setting over all tasks, with working output where there is one."""
-    overall = groups.filter(pl.col("task").is_null())
-    order = overall.sort(pl.col("broken") > 0, -pl.col("decode_tok_s"), "depth", "graphs")
-    return order.row(0, named=True)
-
-
 def _chosen(groups: pl.DataFrame) -> pl.DataFrame:
     """What gets a panel: every task, and all together where there are several.
 
@@ -77,9 +79,9 @@ def _chosen(groups: pl.DataFrame) -> pl.DataFrame:
     """
     several = groups["task"].n_unique() > 2
     found = groups if several else groups.filter(pl.col("task").is_not_null())
-    if found.select("extra", "task").n_unique() > MOST_PANELS:
+    if found.select(_PANEL).n_unique() > MOST_PANELS:
         found = groups.filter(pl.col("task").is_null())
-    return found.sort("extra", "task", "graphs", "depth", nulls_last=False)
+    return found.sort(*_PANEL, "graphs", "depth", nulls_last=False)
 
 
 def _placed(chosen: pl.DataFrame) -> pl.DataFrame:
@@ -87,11 +89,8 @@ def _placed(chosen: pl.DataFrame) -> pl.DataFrame:
     span = max(1, *chosen["depth"])
     both = chosen["graphs"].n_unique() > 1
     shift = _DODGE * span if both else 0.0
-    base = chosen.filter(depth=0).select(
-        "extra", "task", "graphs", pl.col("decode_tok_s").alias("base")
-    )
-    plain = base.filter(~pl.col("graphs")).drop("graphs")
-    own = chosen.join(plain, on=["extra", "task"], how="left", nulls_equal=True)
+    plain = chosen.filter(~pl.col("graphs"), depth=0).select(*_PANEL, base="decode_tok_s")
+    own = chosen.join(plain, on=list(_PANEL), how="left", nulls_equal=True)
     own = own.with_columns(
         x=pl.col("depth") + pl.when("graphs").then(shift).otherwise(-shift),
         between=pl.col("basis") == LAUNCHES,
@@ -146,7 +145,7 @@ def _panel(part: pl.DataFrame, top: float) -> Panel:
     row = part.row(0, named=True)
     chart = alt.LayerChart(layer=layers)
     return chart.properties(
-        title=panel_title(heading(row["task"]), further(row["extra"])),
+        title=panel_title(heading(row["task"]), *identity_lines(row)),
         width=theme.PANEL_WIDTH,
         height=theme.PANEL_HEIGHT,
     )
@@ -205,12 +204,15 @@ def _legend(groups: pl.DataFrame) -> tuple[tuple[str, str], ...]:
 
 
 def _summary(groups: pl.DataFrame) -> str:
-    best = fastest(groups)
+    leaders = leading(groups)
+    best = leaders.row(0, named=True)
+    within = ", within launches" if best["basis"] == RUNS and best["low"] is not None else ""
     told = (
-        f"Fastest over {ALL_TASKS}: {setting(best)}, {speed_words(best['decode_tok_s'])} tokens/s "
-        f"(95 % interval {interval_words(best['low'], best['high'])})"
+        f"Fastest {over(overall(groups))}: {setting(best)}, {speed_words(best['decode_tok_s'])} "
+        f"tokens/s (95 % interval {interval_words(best['low'], best['high'])}{within})"
     )
-    same = groups.filter(pl.col("task").is_null(), extra=best["extra"], depth=0)
+    like = groups.filter(**{name: best[name] for name in IDENTITY})
+    same = like.filter(pl.col("task").is_null(), depth=0)
     for on in (False, True):
         base = same.filter(pl.col("graphs") == on)
         if not base.is_empty() and (best["depth"] > 0 or best["graphs"] != on):
@@ -218,38 +220,49 @@ def _summary(groups: pl.DataFrame) -> str:
             told += f", {factor(best['decode_tok_s'] / speed_)} of the {speed_words(speed_)} of "
             told += f"{drafted(0)} {graphs(on)}"
             break
-    by_task = groups.filter(
-        pl.col("task").is_not_null(),
-        extra=best["extra"],
-        graphs=best["graphs"],
-        depth=best["depth"],
+    told += f".{_equals(leaders)}"
+    by_task = like.filter(
+        pl.col("task").is_not_null(), graphs=best["graphs"], depth=best["depth"]
     ).sort("decode_tok_s", descending=True)
     if by_task.height > 1:
         each = (f"{row['task']} {speed_words(row['decode_tok_s'])}" for row in by_task.to_dicts())
-        told += f". By task: {', '.join(each)}"
+        told += f" By task: {', '.join(each)}."
     wrong = doubts(best)
-    return f"{told}.{' But ' + ' and '.join(wrong) + '.' if wrong else ''}"
+    return f"{told} But {' and '.join(wrong)}." if wrong else told
+
+
+def _equals(leaders: pl.DataFrame) -> str:
+    """Those from which the fastest does not differ, as a sentence; empty where there is none."""
+    rows = leaders.slice(1)
+    if rows.is_empty():
+        return ""
+    each = [
+        f"{setting(row)} ({speed_words(row['decode_tok_s'])})" for row in rows.iter_rows(named=True)
+    ]
+    return f" No clear difference to {listed(some(each, _MOST_EQUALS))}."
 
 
 def _table(groups: pl.DataFrame) -> pl.DataFrame:
     """A row for each setting: speed of every task, interval over all."""
+    name = overall(groups)
     tasks = groups["task"].drop_nulls().unique().sort().to_list()
+    tasks = tasks if len(tasks) > 1 else []
     rows = []
-    for part in groups.partition_by("extra", "graphs", "depth", maintain_order=True):
+    for part in groups.partition_by(*IDENTITY, "graphs", "depth", maintain_order=True):
         by_task = {row["task"]: row for row in part.iter_rows(named=True)}
         whole = by_task[None]
+        interval = interval_words(whole["low"], whole["high"])
         rows.append(
             {
                 "tokens drafted": whole["depth"],
-                "graphs": "on" if whole["graphs"] else "off",
-                "further axes": further(whole["extra"]),
+                "graphs": on_off(whole["graphs"]),
+                "further axes": identity(whole),
                 **{
                     task: speed_words(by_task[task]["decode_tok_s"]) if task in by_task else "–"
                     for task in tasks
                 },
-                f"{ALL_TASKS}, tokens/s": speed_words(whole["decode_tok_s"]),
-                "95 % interval": interval_words(whole["low"], whole["high"])
-                + ("" if whole["basis"] == LAUNCHES or whole["low"] is None else " *"),
+                f"{name}, tokens/s": speed_words(whole["decode_tok_s"]),
+                "95 % interval": interval + ("" if whole["low"] is None else star(whole["basis"])),
                 "launches": whole["launches"],
                 "beware": "; ".join(doubts(whole)),
             }
@@ -260,8 +273,8 @@ def _table(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _notes(groups: pl.DataFrame) -> tuple[str, ...]:
-    overall = groups.filter(pl.col("task").is_null())
-    between = (overall["basis"] == LAUNCHES).to_list()
+    rows = groups.filter(pl.col("task").is_null())
+    between = (rows["basis"] == LAUNCHES).to_list()
     notes = [
         "A speed is the median over cells that differ only in window and share of the card, of "
         "which the speed of one request hardly depends."
@@ -271,9 +284,16 @@ def _notes(groups: pl.DataFrame) -> tuple[str, ...]:
             "Bars are 95 % intervals of where a speed lies, differences between launches included."
         )
     if not all(between):
+        several = any(rows.filter(basis=RUNS)["cells"] > 1)
+        cells = ", and what such cells differ by" if several else ""
         notes.append(
-            "Pale bars (* in the table) are 95 % intervals within launches: how much launches "
-            "differ is not known here, so the next one may lie outside."
+            f"Pale bars (* in the table) are 95 % intervals within launches{cells}: how much "
+            "launches of one cell differ is not known here, so the next one may lie outside."
+        )
+    if any(rows["changed"] != ""):
+        notes.append(
+            "The sweep went on with something else: what was measured before and after that is "
+            "apart."
         )
     if len(_chosen(groups)["task"].unique()) == 1 and groups["task"].n_unique() > 2:
         notes.append("There are too many combinations to draw every task.")

@@ -10,16 +10,19 @@ import altair as alt
 import polars as pl
 
 from vllm_frontier.analyze.checks import Verdict
-from vllm_frontier.outcome import Status
+from vllm_frontier.outcome import FailureClass, Status
 from vllm_frontier.report.durations import about
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
-from vllm_frontier.report.plots.setting import setting, speed_words
+from vllm_frontier.report.plots.groups import setting
+from vllm_frontier.report.plots.setting import speed_words
 from vllm_frontier.report.wording import several, titled
 
 _OTHERS, _REFERENCE = "series-1", "series-2"
 _WITHOUT_SPEED = "works"
 _TICK = "M-0.18,-1L0.18,-1L0.18,1L-0.18,1Z"  # an upright dash, as a path that can be filled
+_ABOVE_FREE = FailureClass.UTILIZATION_ABOVE_FREE.value
+# By what became of a launch: its status, but for one reason that tells nothing of what fits.
 _SIGNS = {
     Status.MEASURED.value: (
         _TICK,
@@ -28,13 +31,20 @@ _SIGNS = {
         "without a measured speed",
     ),
     Status.INFEASIBLE.value: ("triangle-down", "refused", "does not fit", "that did not fit"),
+    _ABOVE_FREE: (
+        "triangle-up",
+        "refused",
+        "asks for a share of the card that is not free",
+        "that asked for a share of the card that was not free",
+    ),
     Status.INVALID.value: ("square", "invalid", "refused by vLLM on any card", "refused by vLLM"),
     Status.FAILED.value: ("cross", "failed", "failed", "failed"),
     Status.INTERRUPTED.value: ("diamond", "unknown", "interrupted", "interrupted"),
 }
 _SHAPE_WORDS = {
     _TICK: "dash",
-    "triangle-down": "triangle",
+    "triangle-down": "triangle upside down",
+    "triangle-up": "triangle",
     "square": "square",
     "cross": "cross",
     "diamond": "diamond",
@@ -70,6 +80,7 @@ def timeline(
     """
     if launches.is_empty():
         return None
+    launches = launches.with_columns(kind=_kind())
     words = [_words(row) for row in launches.iter_rows(named=True)]
     rows = launches.with_columns(
         off=100 * (pl.col("relative") - 1), words=pl.Series(words, dtype=pl.String)
@@ -84,6 +95,12 @@ def timeline(
         legend=tuple(_legend(launches)),
         notes=tuple(_notes(launches)),
     )
+
+
+def _kind() -> pl.Expr:
+    """What became of a launch, as `_SIGNS` have it."""
+    above = (pl.col("failure_class") == _ABOVE_FREE).fill_null(value=False)
+    return pl.when(above).then(pl.lit(_ABOVE_FREE)).otherwise("status")
 
 
 def _panel(rows: pl.DataFrame) -> Panel:
@@ -161,10 +178,10 @@ def _speeds(rows: pl.DataFrame) -> alt.LayerChart:
 
 def _strip(rows: pl.DataFrame) -> alt.Chart:
     """A sign for each launch without a speed."""
-    without = rows.filter(pl.col("off").is_null()).select("launch", "status", "words")
+    without = rows.filter(pl.col("off").is_null()).select("launch", "kind", "words")
     without = without.with_columns(
-        shape=pl.col("status").replace_strict({name: sign[0] for name, sign in _SIGNS.items()}),
-        colour=pl.col("status").replace_strict(
+        shape=pl.col("kind").replace_strict({name: sign[0] for name, sign in _SIGNS.items()}),
+        colour=pl.col("kind").replace_strict(
             {name: theme.colour(sign[1]) for name, sign in _SIGNS.items()}
         ),
         row=pl.lit("no speed"),
@@ -219,7 +236,7 @@ def _words(row: Mapping[str, Any]) -> str:
         else:
             told.append("the only one of its kind")
     else:
-        words = _SIGNS[row["status"]][2]
+        words = _SIGNS[row["kind"]][2]
         told.append(words + (f": {row['failure_class']}" if row["failure_class"] else ""))
     if row["reference"]:
         told.append("reference cell")
@@ -266,8 +283,8 @@ def _counts(launches: pl.DataFrame) -> str:
     parts = []
     if with_speed := launches["decode_tok_s"].count():
         parts.append(f"{with_speed} with a speed")
-    statuses = Counter(launches.filter(pl.col("decode_tok_s").is_null())["status"])
-    parts += [f"{statuses[name]} {sign[3]}" for name, sign in _SIGNS.items() if statuses[name]]
+    kinds = Counter(launches.filter(pl.col("decode_tok_s").is_null())["kind"])
+    parts += [f"{kinds[name]} {sign[3]}" for name, sign in _SIGNS.items() if kinds[name]]
     return f"{told[0]}: {', '.join(parts)}."
 
 
@@ -296,9 +313,9 @@ def _legend(launches: pl.DataFrame) -> Iterator[tuple[str, str]]:
         yield _REFERENCE, "diamond, joined by a line: the reference cell"
     if not with_speed["reference"].all():
         yield _OTHERS, "circle: other cells; pale: nothing like it was launched"
-    statuses = launches.filter(pl.col("decode_tok_s").is_null())["status"].to_list()
+    kinds = launches.filter(pl.col("decode_tok_s").is_null())["kind"].to_list()
     for name, (shape, colour, words, _) in _SIGNS.items():
-        if name in statuses:
+        if name in kinds:
             yield colour, f"{_SHAPE_WORDS[shape]}: {words}"
 
 
@@ -312,12 +329,24 @@ def _notes(launches: pl.DataFrame) -> Iterator[str]:
             "Speed is that of the launch over the median of all with the same depth, graphs and "
             "further axes."
         )
+    for change, first in _changes(launches):
+        yield (
+            f"From launch {first} on: {change}. Launches before and after that are not held "
+            "against each other."
+        )
     if _table(launches) is not None:
         yield (
-            "The verdict on drift compares prompt by prompt, so that it may differ a little from "
-            "the ratio of the medians."
+            "The verdict on drift compares prompt by prompt, the table medians, so that their "
+            "figures may differ."
         )
     if _known(launches):
         yield "Below: medians while it decoded, from the telemetry of each launch."
     elif launches["decode_tok_s"].count():
         yield "No telemetry tells of clocks or temperature."
+
+
+def _changes(launches: pl.DataFrame) -> Iterator[tuple[str, int]]:
+    """Where the sweep went on with something else: what changed, and the first such launch."""
+    changed = launches.filter(pl.col("changed") != "")
+    firsts = changed.group_by("changed").agg(pl.col("launch").min()).sort("launch")
+    yield from firsts.select("changed", "launch").iter_rows()
