@@ -242,6 +242,14 @@ def test_names_of_choices_do_not_stand_over_each_other() -> None:
         assert abs(one - other) >= 12
 
 
+def test_names_do_not_stand_over_signs_of_ties() -> None:
+    lent = [cell(3, context, share) | {"status": "inferred", "attempt": 0}
+            for context, share in ((39_000, 0.85), (38_000, 0.8))]  # fmt: skip
+    [svg] = panels(figure([(cell(3, 40_000), 200.0), *((each, None) for each in lent)]))
+    places = _places(svg, {"fastest, longest and balanced", "="})
+    assert places["="] - places["fastest, longest and balanced"] >= 12
+
+
 def test_one_cell_leads_alone_and_without_speed_there_is_nothing() -> None:
     found = figure([(cell(0, 4096), 10.0)])
     [svg] = panels(found)

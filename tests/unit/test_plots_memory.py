@@ -106,6 +106,10 @@ def test_the_summary_and_the_table_say_it_in_figures() -> None:
     assert table["one full window needs"] == "4.00"
     letters = [words[0] for _, words in found.legend]
     assert len(set(letters)) == len(letters)
+    assert ("series-3", "K KV cache: one full window, or all that is left for it") in found.legend
+    alone = figure([FITS], {"fastest": 10_000})
+    assert alone is not None
+    assert ("series-3", "K KV cache: one full window") in alone.legend
 
 
 def test_choices_with_the_same_axes_share_the_refused_window() -> None:

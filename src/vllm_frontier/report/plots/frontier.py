@@ -25,7 +25,8 @@ _NO_SIZE = 60.0
 _LETTER, _LINE = 7.2, 13.0  # pixels of a letter and of a line of words
 _ABOVE = 17.0  # pixels from the middle of a mark to that of its name
 _LINES = 4  # shares of the card with a line of their own
-_ROOM = 1.14  # of the ground above the highest mark
+_ROOM = 1.2  # of the ground above the highest mark: a name, and the sign of a tie below it
+_TIE = 14.0  # pixels from the middle of a mark to that of the sign of a tie
 
 
 def frontier(
@@ -285,26 +286,39 @@ def _size(room: float | None, most: float | None) -> float:
 
 def _signs(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
     """`=` above cells that are as fast as the fastest."""
-    tied = leading.filter(pl.col("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE.value)
     rows = [
         {"x": ground.x(row["context"]), "decode_tok_s": row["decode_tok_s"]}
-        for row in tied.iter_rows(named=True)
+        for row in _tied(leading).iter_rows(named=True)
     ]
     if rows:
         chart: alt.Chart = (
             alt.Chart(_frame(rows))
-            .mark_text(text="=", dy=-13, fontSize=13, fontWeight="bold", aria=False)
+            .mark_text(
+                text="=",
+                dy=-_TIE,
+                baseline="middle",
+                fontSize=13,
+                fontWeight="bold",
+                aria=False,
+            )
             .encode(x="x:Q", y="decode_tok_s:Q")
         )
         yield chart
+
+
+def _tied(leading: pl.DataFrame) -> pl.DataFrame:
+    return leading.filter(pl.col("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE.value)
 
 
 # Names of the choices
 
 
 def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
-    """What the choices are called, beside their marks and not over each other."""
+    """What the choices are called, beside their marks and not over each other or other signs."""
     placed: list[tuple[float, float, float]] = []  # left, right and middle of each
+    for row in _tied(leading).iter_rows(named=True):
+        x = ground.x(row["context"])
+        placed.append((x - _LETTER, x + _LETTER, ground.y(row["decode_tok_s"]) - _TIE))
     chosen = leading.filter(pl.col("choices").is_not_null())
     for row in chosen.sort("decode_tok_s", "context", descending=True).iter_rows(named=True):
         text = listed(row["choices"])
@@ -354,11 +368,11 @@ def _haloed(rows: Sequence[dict[str, Any]], **style: Any) -> Iterator[alt.Chart]
 
 
 def _around(y: float) -> Iterator[float]:
-    """Places for a line of words, the nearest first: a little above, then further off."""
+    """Places for a line of words, the nearest first: a little above, then further up or down."""
     above = min(max(y - _ABOVE, _LINE / 2), _HEIGHT - _LINE / 2)
     yield above
     for step in range(1, 20):
-        for at in (above + step * _LINE, above - step * _LINE):
+        for at in (above - step * _LINE, above + step * _LINE):
             if _LINE / 2 <= at <= _HEIGHT - _LINE / 2:
                 yield at
 

@@ -44,6 +44,7 @@ SHORT = {
     Part.MISSING: "M",
     Part.OUTSIDE: "G",
 }
+_FULL, _ALL_LEFT = "one full window", "all that is left for it"
 _MEANING = {
     Part.WEIGHTS: "weights",
     Part.WEIGHTS_AND_HEAD: "weights, those of the speculative head included",
@@ -54,7 +55,7 @@ _MEANING = {
     Part.OTHER: "other: what no log tells",
     Part.NOT_KNOWN: "not known: the launch ended before vLLM told",
     Part.STATE: "state: what a window needs however short it is",
-    Part.CACHE: "KV cache: one full window",
+    Part.CACHE: f"KV cache: {_FULL}, or {_ALL_LEFT}",
     Part.LEFT: "left over for more than one window",
     Part.MISSING: "missing: what one full window would need beyond that",
     Part.OUTSIDE: "CUDA graphs, which this version takes beside the share",
@@ -76,8 +77,8 @@ _ELSEWHERE = {
 
 def meaning(part: Part, bar: Bar) -> str:
     """What a part of a bar is."""
-    if part is Part.CACHE and bar.refused:
-        return "KV cache: all that is left for it"
+    if part is Part.CACHE:
+        return f"KV cache: {_ALL_LEFT if bar.refused else _FULL}"
     return _MEANING[part]
 
 
@@ -147,15 +148,17 @@ def table(shown: Sequence[Bar]) -> pl.DataFrame:
 
 def legend(shown: Sequence[Bar]) -> tuple[tuple[str, str], ...]:
     """What colours and letters mean."""
-    told: dict[str, list[str]] = {part.value: [] for part in Part}
-    for bar in shown:
-        for part in map(Part, bar.parts["part"]):
-            told[part].append(meaning(part, bar))
-    return tuple(
-        (COLOURS[part], f"{SHORT[part]} {' or '.join(dict.fromkeys(told[part]))}")
-        for part in Part
-        if told[part]
-    )
+    found = []
+    for part in Part:
+        told = {meaning(part, bar) for bar in shown if part in set(bar.parts["part"])}
+        if told:
+            found.append((COLOURS[part], f"{SHORT[part]} {_both(part, told)}"))
+    return tuple(found)
+
+
+def _both(part: Part, told: set[str]) -> str:
+    """What a part is in all bars."""
+    return _MEANING[part] if len(told) > 1 else "".join(told)
 
 
 def notes(shown: Sequence[Bar]) -> Iterator[str]:
