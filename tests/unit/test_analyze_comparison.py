@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,8 @@ from hypothesis import strategies as st
 from vllm_frontier.analyze.boundaries import boundaries
 from vllm_frontier.analyze.cell_states import cell_states
 from vllm_frontier.analyze.comparison.matching import matched_cells, only_in
-from vllm_frontier.analyze.comparison.memory import FOR_CACHE, matched_memory, matched_needs
 from vllm_frontier.analyze.comparison.speeds import Measured, matched_speeds, shared_prompts
 from vllm_frontier.analyze.comparison.windows import matched_windows
-from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.engine.simulated.card import SimulatedCard, decode_speed, noise_factor
 from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.grid import Cell
@@ -79,6 +78,17 @@ def test_what_only_one_has_is_kept_and_told_by_the_values_only_it_has() -> None:
     assert told[0,]["cells"] == told[1,]["cells"] == 1
     assert (told[0,]["context"], told[0,]["depth"]) == ([4096], [])
     assert (told[1,]["context"], told[1,]["depth"]) == ([8192], [3])
+
+
+def test_a_value_that_some_others_have_is_not_of_one_alone() -> None:
+    """4096 is in the first two: what the first alone has there is a depth, not a window."""
+    first = states(cell(1024, True), cell(4096, True), cell(4096, True, depth=3))
+    second = states(cell(1024, True), cell(4096, True))
+    found = matched_cells([first, second, states(cell(1024, True))])
+    told = {tuple(row["in_sweeps"]): row for row in only_in(found, 3).iter_rows(named=True)}
+    assert set(told) == {(0,), (0, 1)}
+    assert (told[0,]["depth"], told[0,]["context"]) == ([3], [])
+    assert told[0, 1]["context"] == [4096]
 
 
 GRIDS = st.lists(
@@ -219,6 +229,20 @@ def test_one_run_of_one_task_tells_no_interval() -> None:
     assert (found["verdict"], found["basis"]) == ("faster", "runs")
 
 
+def test_the_interval_is_that_of_a_median_of_prompts_asked_of_both() -> None:
+    """By hand: what is common to both cells is no noise, and a median is less sure than a mean."""
+    row = launch()
+    speeds = (50.0, 100.0, 200.0)
+    gaps = (0.0, 0.1, 0.2)
+    one = measured([row], decode(row, *speeds))
+    faster = (speed * math.exp(gap) for speed, gap in zip(speeds, gaps, strict=True))
+    found = matched_speeds(one, measured([row], decode(row, *faster))).row(0, named=True)
+    assert found["ratio"] == pytest.approx(math.exp(0.1))
+    half = 4.302653 * math.sqrt(math.pi / 2 * 0.01 / 3)  # t of 2 degrees of freedom
+    assert found["ratio_high"] == pytest.approx(math.exp(0.1 + half), rel=1e-6)
+    assert found["ratio_low"] == pytest.approx(math.exp(0.1 - half), rel=1e-6)
+
+
 def test_only_prompts_that_both_asked_count_where_repeats_differ() -> None:
     row = launch()
     few = measured([row], decode(row, 100.0))
@@ -279,50 +303,3 @@ def test_the_interval_of_two_cards_contains_the_true_ratio() -> None:
 def test_two_equal_cards_show_no_clear_difference_in_nearly_all_cells() -> None:
     found = overall(1.0)
     assert found.filter(verdict="no clear difference").height >= 0.9 * found.height
-
-
-# Memory
-
-
-def told(depth: int, context: int, utilization: float, **figures: float) -> Row:
-    row = launch(depth, context=context, utilization=utilization)
-    return row | {"card_memory_gib": 32.0} | figures
-
-
-def split(*rows: Row) -> pl.LazyFrame:
-    return memory_split(frame("trials", list(rows)).lazy())
-
-
-def test_memory_is_held_against_each_other_part_by_part() -> None:
-    def card_with(weights: float) -> pl.LazyFrame:
-        available = 0.9 * 32.0 - weights - 1.5 - 0.5
-        figures = {"weights_gib": weights, "activation_gib": 1.5, "graph_gib": 0.5}
-        return split(told(0, 8192, 0.9, kv_available_gib=available, kv_tokens=65_536, **figures))
-
-    found = matched_memory(card_with(20.0), card_with(18.0))
-    gaps = dict(found.select("part", "difference").iter_rows())
-    assert gaps["weights"] == pytest.approx(-2.0)
-    assert gaps["activation"] == gaps["graphs"] == 0.0
-    assert gaps[FOR_CACHE] == pytest.approx(2.0)
-    assert abs(gaps.get("other", 0.0)) < 1e-6
-    needs = matched_needs(card_with(20.0), card_with(18.0)).row(0, named=True)
-    assert (needs["context"], needs["needed_gib"]) == (8192, pytest.approx(6.8 / 8))
-
-
-def test_a_part_that_one_does_not_tell_has_no_difference() -> None:
-    one = split(told(0, 8192, 0.9, weights_gib=20.0, activation_gib=1.5, kv_available_gib=7.0))
-    other = split(told(0, 8192, 0.9, weights_gib=20.0, kv_available_gib=7.0))
-    found = {row["part"]: row for row in matched_memory(one, other).iter_rows(named=True)}
-    assert found["weights"]["difference"] == 0.0
-    assert found["activation"]["difference"] is None
-    assert found["other"]["difference"] is None
-    assert found["other"]["gib_other"] == pytest.approx(1.8)
-
-
-def test_memory_of_a_combination_that_one_lacks_is_told_of_the_other() -> None:
-    one = split(told(0, 8192, 0.9, weights_gib=20.0, kv_available_gib=7.0))
-    other = split(told(0, 8192, 0.8, weights_gib=20.0, kv_available_gib=4.0))
-    found = matched_memory(one, other).filter(part="weights").sort("utilization")
-    assert found["gib"].to_list() == [None, 20.0]
-    assert found["gib_other"].to_list() == [20.0, None]
-    assert found["budget_gib"].is_null().to_list() == [True, False]

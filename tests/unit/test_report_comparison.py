@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from compared_sweeps import sweep
 from rich.console import Console
 
+from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.errors import StoreError
-from vllm_frontier.report.comparison import page, sides, terminal
+from vllm_frontier.report.comparison import page, sides, terminal, words
 from vllm_frontier.report.comparison.document import compare
+from vllm_frontier.report.comparison.workloads import comparable
 from vllm_frontier.report.plots.render import panels
 
 
@@ -97,7 +100,7 @@ def test_another_grid_is_matched_where_it_overlaps(base: Path, tmp_path: Path) -
     assert windows[0, True]["reach"] == "open"  # 16384 in one grid, 12288 in the other: both ends
     text = printed(found)
     assert "not in grid" in text
-    assert "Only in the grid of awq: 6 cells (depth 1; context 12288)." in text
+    assert 'Only in the grid of "awq": 6 cells (depth 1; context 12288).' in text
 
 
 def test_another_workload_is_refused_for_speed_and_allowed_for_windows(
@@ -127,6 +130,15 @@ def test_more_repeats_are_no_other_workload(base: Path, tmp_path: Path) -> None:
     assert speeds["compared"]
     assert "repeats differ" in speeds["notes"][0]
     assert {row["verdict"] for row in speeds["rows"]} == {"no clear difference"}
+    # Where one of them measured other prompts than its tasks have today, nothing is known.
+    text = (more / "sweep.yaml").read_text()
+    (more / "sweep.yaml").write_text(
+        re.sub(r"workload: \w{16}", "workload: 0123456789abcdef", text)
+    )
+    one, other = sides.load([base, more])
+    for may in (comparable(one, other), comparable(other, one)):
+        assert may.reason is not None
+        assert may.reason.startswith("repeats differ, and nothing shows")
 
 
 def test_other_prompts_under_the_same_name_are_another_workload(base: Path, tmp_path: Path) -> None:
@@ -145,7 +157,7 @@ def test_a_sweep_that_is_not_finished_says_so(base: Path, tmp_path: Path) -> Non
     found = compare([base, sweep(tmp_path / "part", "model.quantization=awq", cells=3)])
     state = {each["name"]: each["state"] for each in found["sweeps"]}
     assert state == {"nvfp4": "finished", "awq": "interrupted"}
-    assert "awq was interrupted: 3 of 8 cells done; the rest is not known." in found["notes"]
+    assert '"awq" was interrupted: 3 of 8 cells done; the rest is not known.' in found["notes"]
     states = {state for row in found["grid"] for name, state in row["states"].items()}
     assert "not tried" in states
 
@@ -154,7 +166,8 @@ def test_nothing_launched_yet_is_shown_as_such(base: Path, tmp_path: Path) -> No
     found = compare([base, sweep(tmp_path / "none", "model.quantization=awq", cells=0)])
     assert found["speeds"][0]["rows"] == []
     assert {row["reach"] for row in found["windows"]} == {"open"}
-    assert "No cell works in both that has a speed in both." in printed(found)
+    text = " ".join(printed(found).split())
+    assert 'No cell that works in "nvfp4" and "awq" has a speed in both.' in text
     assert page.figures_of(found)
 
 
@@ -181,20 +194,21 @@ def test_what_cannot_be_compared_is_told_in_one_line(base: Path, tmp_path: Path)
 def test_the_terminal_s_tables_fit_eighty_columns(pair: dict[str, Any]) -> None:
     text = printed(pair)
     assert max(map(len, text.splitlines())) <= 80
-    assert text.startswith("awq against nvfp4 (simulated)\n")
-    for words in ("What differs", "Longest window that works", "Decode speed", "Memory, GiB"):
-        assert words in text
+    assert text.startswith('"awq" against "nvfp4" (simulated)\n')
+    for each in ("What differs", "Longest window that works", "Decode speed", "Memory, GiB"):
+        assert each in text
 
 
 def test_the_pages_tell_the_same(pair: dict[str, Any], tmp_path: Path) -> None:
     page.write(pair, html=tmp_path / "c.html", markdown=tmp_path / "c.md")
     html, markdown = ((tmp_path / name).read_text() for name in ("c.html", "c.md"))
-    for words in (
-        "The window of awq reaches less far in 4 of 4 combinations.",
+    for each in (
+        'The window of "awq" reaches less far in 4 of 4 combinations.',
         "faster in 4 (1.10 x) of 4 pairs",
+        'Memory: "awq" against "nvfp4"',
     ):
-        assert words in html
-        assert words in markdown
+        assert each in unescape(html)
+        assert each in markdown
     assert "| 0 | off | 0.9 | 16,384 | – | 8,192 | 16,384 | -8,192 | -50.0% | shorter |" in markdown
     assert sorted(each.name for each in tmp_path.iterdir()) == ["c.html", "c.md"]
 
@@ -214,23 +228,81 @@ def test_names_and_values_are_no_markup(pair: dict[str, Any], tmp_path: Path) ->
     assert "<img" not in (tmp_path / "c.md").read_text()
 
 
-def test_pictures_have_a_mark_for_every_figure(pair: dict[str, Any]) -> None:
+def test_there_is_a_picture_for_every_question(pair: dict[str, Any]) -> None:
     figures = {each.name: each for each in page.figures_of(pair)}
     assert set(figures) == {"windows", "speed-awq", "memory-awq"}
-    windows = "".join(panels(figures["windows"]))
-    told = re.findall(r'aria-label="([^"]*works up to[^"]*)"', windows)
-    assert len(told) == 8
-    assert (
-        "awq: depth 3, graphs on, utilization 0.9: works up to 8,192, refused from 16,384 "
-        "(launched)" in told
+    assert figures["memory-awq"].summary.startswith(
+        '1.50 GiB less are left for the KV cache in "awq" than in "nvfp4".'
     )
-    speeds = "".join(panels(figures["speed-awq"]))
-    told = re.findall(r'aria-label="([^"]*ratio[^"]*)"', speeds)
-    assert len(told) == 4
-    assert all("ratio 1.100" in each and each.endswith(": faster") for each in told)
     memory = "".join(panels(figures["memory-awq"]))
     assert len(re.findall(r'aria-label="[^"]*left for KV cache 3.00 GiB', memory)) == 4
     assert len(re.findall(r'aria-label="[^"]*left for KV cache 1.50 GiB', memory)) == 4
+
+
+def with_graphs(pair: dict[str, Any]) -> dict[str, Any]:
+    """The same, where the base counts its graphs in the share and the other beside it."""
+    figures = {"base_source": "logged", "other_source": "logged"}
+    moved = [
+        {"part": "graphs", "base": 0.5, "other": 0.0, "difference": -0.5, **figures},
+        {"part": Part.OUTSIDE, "base": 0.0, "other": 0.5, "difference": 0.5, **figures},
+    ]
+    memory = [{**row, "parts": [*row["parts"], *moved]} for row in pair["memory"]]
+    return {**pair, "memory": memory}
+
+
+def test_graphs_that_moved_out_of_the_share_are_told(pair: dict[str, Any]) -> None:
+    told = 'Graphs are counted in the share in "nvfp4", beside it in "awq".'
+    assert told not in printed(pair)
+    found = with_graphs(pair)
+    text = printed(found)
+    assert told in text
+    assert "-0.50" in text
+    assert "+0.50" in text
+    assert "?" not in text[text.index("Memory, GiB") : text.index("Choices of each")]
+    assert max(map(len, text.splitlines())) <= 80
+    figures = {each.name: each for each in page.figures_of(found)}
+    assert told in figures["memory-awq"].summary
+    turned = words.graphs_moved(found["memory"], "one", "two")
+    assert list(turned) == ['Graphs are counted in the share in "one", beside it in "two".']
+
+
+def test_memory_is_told_at_the_largest_share_that_both_know() -> None:
+    def row(depth: int, share: float, other: float | None = 8.0) -> dict[str, Any]:
+        axes = {"depth": depth, "graphs": True, "utilization": share, "extra_axes": []}
+        return {**axes, "budget_gib": {"base": 8.0, "other": other}}
+
+    rows = [row(0, 0.8), row(0, 0.9), row(0, 0.85), row(0, 0.95, None), row(3, 0.7)]
+    told = [(each["depth"], each["utilization"]) for each in words.at_largest_share(rows)]
+    assert told == [(0, 0.9), (3, 0.7)]
+
+
+def test_no_two_rows_of_speeds_look_the_same(pair: dict[str, Any], tmp_path: Path) -> None:
+    """Pairs that were measured in cells which differ in utilization alone."""
+    (speeds,) = pair["speeds"]
+    rows = [
+        {
+            **row,
+            "same_cell": own == other,
+            "base": row["base"] | {"utilization": own},
+            "other": row["other"] | {"utilization": other},
+        }
+        for row in speeds["rows"]
+        for own, other in ((0.9, 0.9), (0.9, 0.95), (0.95, 0.95))
+    ]
+    found = {**pair, "speeds": [{**speeds, "rows": rows}]}
+    text = printed(found)
+    table = text[text.index("Decode speed") : text.index("ratio:")].splitlines()
+    lines = [line for line in table if re.match(r" +[03] (on|off)", line)]
+    assert len(set(lines)) == len(lines) == 12
+    assert max(map(len, lines)) <= 80
+    assert sum("0.9/0.95" in line for line in lines) == 4
+    assert "util" not in printed(pair)[printed(pair).index("Decode speed") :].splitlines()[1]
+    page.write(found, markdown=tmp_path / "c.md")
+    told = re.findall(r"^\| [03] \| (?:on|off) \| 8,192.*$", (tmp_path / "c.md").read_text(), re.M)
+    assert len(set(told)) == len(told) == 12
+    marks = "".join(panels({each.name: each for each in page.figures_of(found)}["speed-awq"]))
+    labels = re.findall(r'aria-label="([^"]*ratio[^"]*)"', marks)
+    assert len(set(labels)) == len(labels) == 12
 
 
 def test_of_many_pairs_those_at_the_ends_are_shown(pair: dict[str, Any]) -> None:

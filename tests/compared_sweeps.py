@@ -1,8 +1,15 @@
 """Folders of small sweeps that were never launched, to be held against each other."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from vllm_frontier.config import compose_sweep
+from vllm_frontier.engine.simulated.card import (
+    SimulatedCard,
+    decode_speed,
+    noise_factor,
+    simulate_start,
+)
 from vllm_frontier.grid import Cell
 from vllm_frontier.identity import identify
 from vllm_frontier.outcome import (
@@ -50,14 +57,52 @@ def outcome(cell: Cell, speed: float, available: float, number: int) -> Outcome:
     )
 
 
+def on_card(card: SimulatedCard, cell: Cell, seed: int, number: int) -> Outcome:
+    """A launch on a described card, on which the cell works."""
+    runs = tuple(
+        Run(
+            task,
+            repeat,
+            "decode",
+            decode_tok_s=decode_speed(card, cell, task)
+            * noise_factor(card, cell, f"{task}{repeat}", seed),
+            variant=repeat,
+        )
+        for repeat in range(3)
+        for task in ("edit", "code", "prose")
+    )
+    start = simulate_start(card, cell)
+    assert start.failure is None
+    return Outcome(
+        Status.MEASURED,
+        Phase.STOP,
+        started=True,
+        filled=True,
+        facts=start.facts,
+        runs=runs,
+        started_at=AT + 100 * number,
+        ended_at=AT + 100 * number + 60,
+    )
+
+
 def sweep(
     folder: Path,
     *overrides: str,
     speed: float = 100.0,
     available: float = 3.0,
     cells: int | None = None,
+    launch: Callable[[Cell, int], Outcome] | None = None,
 ) -> Path:
-    """The folder of a sweep whose cells are all launched, or the first of them."""
+    """The folder of a sweep whose cells are all launched, or the first of them.
+
+    Args:
+        folder: must not be there.
+        overrides: of the sweep, after `SMALL`.
+        speed: of depth 0, tokens/s.
+        available: KV cache, GiB.
+        cells: how many are launched; None: all.
+        launch: what comes of a cell and its number, instead of `speed` and `available`.
+    """
     composed = compose_sweep("demo-cpu", [*SMALL, *overrides])
     spec = composed.spec
     identity = identify(spec, "simulated-1")
@@ -68,7 +113,10 @@ def sweep(
             began = {"started_at": AT + 100 * number, "engine_version": "simulated-1"}
             row = interrupted_row(spec, identity, cell, attempt.number, **began)
             store.write_attempt(attempt, row, {})
-            found = outcome(cell, speed * (1 + cell.depth / 2), available, number)
+            if launch is None:
+                found = outcome(cell, speed * (1 + cell.depth / 2), available, number)
+            else:
+                found = launch(cell, number)
             trial = trial_row(
                 spec, identity, cell, attempt.number, found, engine_version="simulated-1"
             )
