@@ -85,4 +85,4 @@ def test_one_heading_and_headings_in_order(file: Path, open_page: Open) -> None:
     )
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
-    assert opened.locator("h1").inner_text() == "awq against nvfp4 (simulated)"
+    assert opened.locator("h1").inner_text() == '"awq" against "nvfp4" (simulated)'

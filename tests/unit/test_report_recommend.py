@@ -1,18 +1,24 @@
 """Which cells are recommended, what they cost, and what comes nearest where none will do."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from checked_sweep import decode, launch
 from demo_sweep import demo_sweep
 from rich.console import Console
 
+from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
 from vllm_frontier.report import advice, result, written
 from vllm_frontier.report.advice import Advice, Wanted
+from vllm_frontier.report.against import against
+from vllm_frontier.store.tables import frame
 
 # Slow and long, fast and short, and what lies between.
 LONG = Cell(0, 24576, False, 0.9)
@@ -115,7 +121,56 @@ def test_a_tie_is_called_one(tmp_path: Path) -> None:
     assert len({each["cell_id"] for each in rows}) == len(rows)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [
+        (1.025, "1.02 x as fast (verdict: faster within launches, which may be luck)"),
+        (1.05, "1.05 x as fast (verdict: faster)"),
+    ],
+)
+def test_what_may_be_luck_says_so(ahead: float, words: str, tmp_path: Path) -> None:
+    speeds = {Cell(0, 24576, False, 0.9): 100.0, Cell(0, 4096, False, 0.6): 100.0 * ahead}
+    chosen = advice.choose(result.load(demo_sweep(tmp_path / "s", speeds, *GRID)), Wanted())
+    fast = next(each for each in chosen.choices if "fastest" in each["choices"])
+    (cost,) = fast["against"]
+    assert cost["basis"] == "runs"
+    assert f", {words}, " in cost["words"]
+    slow = next(each for each in chosen.choices if each is not fast)
+    assert ("slower within launches" in slow["against"][0]["words"]) == (ahead < 1.03)
+
+
+def test_what_launches_tell_is_no_luck() -> None:
+    trials, runs, cells = [], [], []
+    for depth, speed in enumerate((100.0, 102.8)):
+        rows = [launch(depth, number + 1, hours=number + depth / 9) for number in range(4)]
+        trials += rows
+        for row, more in zip(rows, (0.999, 1.001, 1.0, 1.0), strict=True):
+            runs += decode(row, *(speed * more * each for each in (0.99, 1.0, 1.01)))
+        cells.append(
+            {
+                **{name: rows[0][name] for name in ("cell_id", "context", "utilization")},
+                "speed_cell": rows[0]["cell_id"],
+                "kv_headroom_gib": None,
+                "choices": [f"of depth {depth}"],
+            }
+        )
+    figures = cell_figures(frame("trials", trials).lazy(), frame("runs", runs).lazy())
+    ((slow,), (fast,)) = against(cells, figures)
+    assert (slow["basis"], fast["verdict"]) == ("launches", "faster")
+    assert fast["words"] == (
+        "against the of depth 0: the same window, 1.03 x as fast (verdict: faster)"
+    )
+    assert "luck" not in slow["words"]
+
+
 # Nothing satisfies it
+
+
+def test_a_share_of_nothing_has_a_nearest_cell(found: result.Result) -> None:
+    cells = nearest(found, Wanted(max_utilization=0.0))
+    assert axes(cells["max_utilization"]) == SHORT
+    (missing,) = cells["overall"]["missing"]
+    assert missing["words"] == "it needs a utilization of 0.6, 0.6 above 0"
 
 
 def test_one_limit_gives_way_at_a_time(found: result.Result) -> None:
@@ -141,7 +196,7 @@ def test_one_limit_gives_way_at_a_time(found: result.Result) -> None:
 
 def test_a_share_of_the_card_can_give_way(found: result.Result) -> None:
     cells = nearest(found, Wanted(min_context=16384, max_utilization=0.7))
-    assert axes(cells["max_utilization"]) == LONG
+    assert axes(cells["max_utilization"]) == MIDDLE
     (missing,) = cells["max_utilization"]["missing"]
     assert missing["by"] == pytest.approx(0.2)
     assert missing["words"] == "it needs a utilization of 0.9, 0.2 above 0.7"
@@ -152,7 +207,8 @@ def test_a_limit_beyond_the_grid_says_where_the_grid_ends(found: result.Result) 
     chosen = advice.choose(found, Wanted(min_context=30000, max_utilization=0.5))
     assert chosen.reason is not None
     assert chosen.reason.startswith(
-        "no cell that works has a window of at least 30000 tokens and a utilization of at most 0.5"
+        "no cell with a speed has a window of at least 30000 tokens and a utilization of at most "
+        "0.5: the longest"
     )
     assert "the grid ends at a window of 24576 tokens: longer ones were not tried" in chosen.notes
     told = "the smallest utilization of the grid is 0.6: smaller ones were not tried"
@@ -168,9 +224,39 @@ def test_a_window_that_works_nowhere_says_why(tmp_path: Path) -> None:
     chosen = advice.choose(found, Wanted(min_context=20000))
     assert chosen.notes == ["8 cells with such a window do not work (kv_too_small)"]
     assert chosen.reason == (
-        "no cell that works has a window of at least 20000 tokens: the longest window that works "
-        "is 4096 tokens, the fastest cell decodes 200.0 tokens/s"
+        "no cell with a speed has a window of at least 20000 tokens: the longest window with a "
+        "speed is 4096 tokens, the fastest cell decodes 200.0 tokens/s"
     )
+
+
+def test_every_class_of_cells_that_do_not_work_is_counted(tmp_path: Path) -> None:
+    found = result.load(demo_sweep(tmp_path / "s", {SHORT: 200.0}, *GRID))
+    long = pl.col("context") == 24576
+    classes = pl.when(long & (pl.col("depth") > 0) & (pl.col("utilization") > 0.8))
+    some = classes.then(pl.lit("oom_profile")).otherwise("failure_class").alias("failure_class")
+    changed = dataclasses.replace(found, trials=found.trials.with_columns(some))
+    chosen = advice.choose(changed, Wanted(min_context=20000))
+    assert chosen.notes == [
+        "8 cells with such a window do not work (6 kv_too_small, 2 oom_profile)"
+    ]
+
+
+def test_only_a_window_beyond_the_grid_is_beyond_it(found: result.Result) -> None:
+    """The last window of the grid was tried."""
+    for window, beyond in ((24576, False), (24577, True)):
+        chosen = advice.choose(found, Wanted(min_context=window, max_utilization=0.6))
+        assert chosen.choices == []
+        assert any("the grid ends" in note for note in chosen.notes) == beyond
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.9, True), (0.7, False)])
+def test_a_cell_without_a_speed_must_satisfy_the_limits(
+    share: float, told: bool, tmp_path: Path
+) -> None:
+    speeds = {SHORT: 200.0, LONG: 0.0}  # the long one at a utilization of 0.9
+    found = result.load(demo_sweep(tmp_path / "s", speeds, *GRID))
+    chosen = advice.choose(found, Wanted(min_context=20000, max_utilization=share))
+    assert any("without a speed that counts" in note for note in chosen.notes) == told
 
 
 def test_cells_without_a_speed_are_named(tmp_path: Path) -> None:
@@ -221,6 +307,21 @@ def test_words_take_eighty_columns_and_the_document_is_json(found: result.Result
         keys = {"command", "config", "config_file", "config_command", "docker", "environment"}
         for each in document["choices"] + document["nearest"]:
             assert keys | {"against", "note", "checks", "gain_in_doubt"} <= set(each)
+
+
+def test_a_warning_of_several_cells_is_told_once(found: result.Result) -> None:
+    """Cells that have the speed of one launch have its warnings, too."""
+    shared = {"check": "drift", "verdict": "warn", "detail": "it became faster"}
+    own = {"check": "clock_gap", "verdict": "fail", "detail": "clocks disagree"}
+    for wanted in (Wanted(), Wanted(min_context=20000, min_decode=130)):
+        chosen = advice.choose(found, wanted)
+        first, second, *rest = [*chosen.choices, *chosen.nearest]
+        cells = [first | {"checks": [shared]}, second | {"checks": [own, shared]}]
+        place = "choices" if chosen.choices else "nearest"
+        text = printed(dataclasses.replace(chosen, **{place: [*cells, *rest]}))  # type: ignore[arg-type]
+        assert text.count("it became faster") == text.count("clocks disagree") == 1
+        assert text.count("# as above: warn drift\n") == 1
+        assert text.index("it became faster") < text.index("# as above")
 
 
 def test_one_form_is_printed_without_titles(found: result.Result) -> None:
