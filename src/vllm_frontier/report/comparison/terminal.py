@@ -10,12 +10,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from vllm_frontier.analyze.comparison.memory import FOR_CACHE
-from vllm_frontier.analyze.comparison.windows import Known, Reach
+from vllm_frontier.analyze.comparison.windows import Reach
 from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
 from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.window_ends import NOT_IN_GRID, marks, window_end
 from vllm_frontier.report.wording import listed, on_off, several, titled
 
 _DIM = "dim"
@@ -99,30 +100,15 @@ def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> Rendera
 
 def _end(side: Mapping[str, Any] | None) -> str:
     """The longest window that works, and what that rests on."""
-    if side is None:
-        return "not in grid"
-    longest = side["max_context_works"]
-    marks = {Known.INFERRED: "~", Known.OPEN: "?", Known.NOT_MONOTONE: "!"}
-    end = "none" if longest is None and side["min_context_fails"] is not None else NONE
-    text = end if longest is None else str(longest)
-    more = ">=" if longest is not None and side["min_context_fails"] is None else ""
-    return more + text + marks.get(side["known"], "")
+    return NOT_IN_GRID if side is None else window_end(side, NONE)
 
 
 def _end_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
     sides = [side for row in rows for side in (row["base"], row["other"]) if side is not None]
-    known = {side["known"] for side in sides}
     told = []
     if any(row["reach"] == Reach.OPEN for row in rows):
         told.append("open: by what is known the ends may lie at the same window")
-    if any(side["min_context_fails"] is None and side["max_context_works"] for side in sides):
-        told.append(">= nothing longer in the grid is refused")
-    if Known.INFERRED in known:
-        told.append("~ follows from launches of other cells")
-    if Known.OPEN in known:
-        told.append("? cells between are not known yet")
-    if Known.NOT_MONOTONE in known:
-        told.append("! a longer window works than one that is refused")
+    told += marks(sides)
     if told:
         yield Text("; ".join(told) + ".", style=_DIM)
 
