@@ -67,7 +67,8 @@ def test_graphs_that_moved_out_of_the_share_are_no_unknown(turned: bool) -> None
     assert gaps[INSIDE] == pytest.approx(-0.5 * sign)
     assert gaps[BESIDE] == pytest.approx(0.5 * sign)
     assert gaps[FOR_CACHE] == pytest.approx(0.5 * sign)
-    # All that is of the share adds up to the same share.
+    # All that is of the share adds up to the same share; what is beside it comes behind.
+    assert found["part"].to_list()[-2:] == [FOR_CACHE, BESIDE]
     within = found.filter(pl.col("part") != BESIDE)
     assert within["difference"].sum() == pytest.approx(0.0)
     assert within["gib"].sum() == pytest.approx(within["gib_other"].sum())

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from plotted import Mark, marks, panels
 
+from vllm_frontier.analyze.comparison.memory import FOR_CACHE
 from vllm_frontier.report.plots import comparison, theme
+from vllm_frontier.report.plots.figure import Figure
 
 Row = dict[str, Any]
 AXES = {"depth": 3, "graphs": True, "utilization": 0.9, "extra_axes": []}
@@ -78,25 +80,35 @@ def test_the_faster_stands_further_to_the_right() -> None:
     assert left[1] > left[0]
 
 
-def memory_marks(**sides: float) -> list[Mark]:
-    parts = [
+def memory_figure(*parts: tuple[str, float, float]) -> Figure:
+    told = [
         {
             "part": part,
-            "base": weights,
-            "other": sides[part],
+            "base": base,
+            "other": other,
             "base_source": "logged",
             "other_source": "derived",
         }
-        for part, weights in (("weights", 20.0), ("activation", 2.0))
+        for part, base, other in parts
     ]
-    rows = [{**AXES, "parts": parts}]
-    (svg,) = panels(comparison.memory(rows, "old", "new", "", simulated=False))
+    figure = comparison.memory([{**AXES, "parts": told}], "old", "new", "", simulated=False)
+    assert figure is not None
+    return figure
+
+
+def memory_marks(*parts: tuple[str, float, float]) -> list[Mark]:
+    (svg,) = panels(memory_figure(*parts))
     return marks(svg, "part")
+
+
+def test_only_what_can_be_seen_is_in_the_legend() -> None:
+    figure = memory_figure(("weights", 20.0, 0.0), ("other", 0.001, -0.2), (FOR_CACHE, 0.0, 3.0))
+    assert dict(figure.legend) == {"series-1": "weights", "series-3": FOR_CACHE}
 
 
 def test_the_upper_bar_is_that_of_the_base() -> None:
     found = {}
-    for mark in memory_marks(weights=10.0, activation=2.0):
+    for mark in memory_marks(("weights", 20.0, 10.0), ("activation", 2.0, 2.0)):
         name, _, part = mark.words.split(": ")
         found[name, part.rpartition(" (")[0]] = mark
     assert set(found) == {

@@ -19,10 +19,11 @@ _WEIGHTS = (Part.WEIGHTS.value, Part.HEAD.value)
 _SUFFIXES = ("", "_other")
 _UNTOLD = [part.value for part in (Part.OTHER, Part.NOT_KNOWN, Part.MISSING, Part.STATE, Part.LEFT)]
 ORDER = (
-    *(part.value for part in Part if part not in _SPLIT_BY_WINDOW),
+    *(part.value for part in Part if part not in (*_SPLIT_BY_WINDOW, Part.OUTSIDE)),
     FOR_CACHE,
+    Part.OUTSIDE.value,
 )
-"""The parts, in the order in which they are told."""
+"""The parts, in the order in which they are told: what is beside the share last."""
 
 
 def matched_memory(base: pl.LazyFrame, other: pl.LazyFrame) -> pl.DataFrame:

@@ -24,6 +24,7 @@ _STEP = 22  # pixels of a row
 _BESIDE = 60  # pixels above and below the rows
 _PANELS = 24
 _BESIDE_MARK = 0.04  # of the longest window, so that no mark stands on an axis
+_LEAST_GIB = 0.005  # what is less cannot be seen
 _PAD = 0.01  # of ratios, beside the outermost
 _SIZE, _RING = 30, 110  # square pixels of the innermost mark, and more for each ring around it
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
@@ -43,8 +44,8 @@ _PARTS = {
     Part.RESERVED.value: "series-1",
     Part.OTHER.value: "series-8",
     Part.NOT_KNOWN.value: "unknown",
-    Part.OUTSIDE.value: "series-6",
     FOR_CACHE: "series-3",
+    Part.OUTSIDE.value: "series-6",
 }
 
 
@@ -288,7 +289,12 @@ def memory(
     most = max(sum(max(p[s] or 0.0, 0.0) for p in r["parts"]) for r in rows for s in _SIDES)
     groups = _grouped(rows, ("graphs",))
     panels = [_bars(heading, group, base, name, most) for heading, group in groups.items()]
-    told = {part["part"] for row in rows for part in row["parts"]}
+    told = {
+        part["part"]
+        for row in rows
+        for part in row["parts"]
+        if max(part[side] or 0.0 for side in _SIDES) >= _LEAST_GIB
+    }
     return Figure(
         name=f"memory-{_slug(name)}",
         title=titled(f'Memory: "{name}" against "{base}"', simulated=simulated),
