@@ -16,6 +16,7 @@ from vllm_frontier.outcome import (
     FailureClass,
     Outcome,
     Phase,
+    Purpose,
     Run,
     Speed,
     StartupFacts,
@@ -37,6 +38,8 @@ SLOW = {
     (Cell(0, 32768, False, 0.9), "prose", 1): (0.9, 1900.0, 80.0),
 }
 _COOL = (2400.0, 62.0)
+# A cell that was launched again, and how fast these launches were: its own speed lies there.
+AGAIN = {Cell(3, 8192, False, 0.9): (0.8, 0.8)}
 # Not what decides a result on a real card: ids stay as they are when configurations change.
 IDENTITY = SweepIdentity({"example": 1}, "example")
 
@@ -57,8 +60,10 @@ def write_example(folder: Path) -> None:
     spec = composed.spec
     store, _ = SweepStore.create_or_open(folder, composed.document, IDENTITY)
     with store:
-        for number, cell in enumerate(spec.grid.cells()):
-            outcome = outcome_of(cell, BEGAN + 100 * number)
+        cells = [(cell, Purpose.PROOF, 1.0) for cell in spec.grid.cells()]
+        cells += [(cell, Purpose.REPLICATE, each) for cell in AGAIN for each in AGAIN[cell]]
+        for number, (cell, purpose, factor) in enumerate(cells):
+            outcome = outcome_of(cell, BEGAN + 100 * number, purpose, factor)
             paths = store.new_attempt(IDENTITY.cell_id(cell))
             row = trial_row(
                 spec,
@@ -87,8 +92,17 @@ def speed(cell: Cell) -> float:
     return 40.0 * (1 + 0.25 * cell.depth) * (1.5 if cell.graphs else 1.0)
 
 
-def outcome_of(cell: Cell, began: float) -> Outcome:
-    """How the launch of a cell ends that begins at a moment, seconds since the epoch."""
+def outcome_of(
+    cell: Cell, began: float, purpose: Purpose = Purpose.PROOF, factor: float = 1.0
+) -> Outcome:
+    """How the launch of a cell ends.
+
+    Args:
+        cell: what is launched.
+        began: when, seconds since the epoch.
+        purpose: what for.
+        factor: how fast it is against the speed of the cell.
+    """
     times = {"started_at": began, "ended_at": began + 90, "wall_s": 90.0}
     if cell == BROKEN:
         crash = Failure(FailureClass.ENGINE_CRASHED, Phase.WARM_UP, "RuntimeError: lost", 58)
@@ -97,7 +111,7 @@ def outcome_of(cell: Cell, began: float) -> Outcome:
         words = f"ValueError: a window of {cell.context} tokens does not fit"
         refusal = Failure(FailureClass.KV_TOO_SMALL, Phase.ALLOCATE_KV, words, 41)
         return Outcome(Status.INFEASIBLE, Phase.ALLOCATE_KV, failure=refusal, **times)
-    runs = _runs(cell, began + 30)
+    runs = _runs(cell, began + 30, factor)
     # The range over repeats, of each the median over tasks, which is that of `code`.
     middle = [run.decode_tok_s or 0.0 for run in runs if run.task == "code"]
     measured = Speed(statistics.median(middle), min(middle), max(middle))
@@ -109,12 +123,13 @@ def outcome_of(cell: Cell, began: float) -> Outcome:
         facts=StartupFacts(kv_available_gib=1.0, kv_tokens=20_000),
         runs=runs,
         speed=measured,
+        purpose=purpose,
         samples=(Sample(began + 40, "GPU-1", "measure", sm_clock_mhz=2400.0, temperature_c=62.0),),
         **times,
     )
 
 
-def _runs(cell: Cell, began: float) -> tuple[Run, ...]:
+def _runs(cell: Cell, began: float, factor: float) -> tuple[Run, ...]:
     """The decode runs of a cell: one repeat as fast as told, one a hundredth more, one less."""
     return tuple(
         Run(
@@ -122,7 +137,7 @@ def _runs(cell: Cell, began: float) -> tuple[Run, ...]:
             repeat,
             "decode",
             completion_tokens=129,
-            decode_tok_s=_run_speed(cell, task, repeat),
+            decode_tok_s=factor * _run_speed(cell, task, repeat),
             drafts=100 if cell.depth else None,
             started_at=began + 3 * repeat,
             variant=repeat,
