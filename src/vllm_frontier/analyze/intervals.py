@@ -50,7 +50,7 @@ _ROUNDING = 1e-12
 # simulated card. Then only their runs tell how sure a speed is.
 _SAME = 1e-18
 _OF_POOL = ("sweep", "task")
-_OF_CELL = ("cell_id", "task")
+_OF_CELL = ("cell", "task")
 
 
 def cell_figures(
@@ -99,6 +99,7 @@ def cell_figures(
     return (
         _with_interval(cells)
         .join(_prefill(figures, digest), on="cell_id", how="left")
+        .drop("cell")
         .sort("cell_id", "task", nulls_last=False)
     )
 
@@ -144,7 +145,7 @@ def _means(figures: pl.DataFrame) -> pl.DataFrame:
     return (
         centred.group_by(_OF_CELL)
         .agg(
-            pl.col("sweep", "graphs").first(),
+            pl.col("cell_id", "sweep", "graphs").first(),
             pl.col("decode_tok_s").median(),
             pl.col("runs").sum(),
             pl.len().cast(pl.Int64).alias("launches"),
@@ -154,9 +155,9 @@ def _means(figures: pl.DataFrame) -> pl.DataFrame:
         )
         .join(
             figures.drop_nulls("task")
-            .group_by("cell_id")
+            .group_by("cell")
             .agg(pl.col("task").unique().sort().alias("tasks")),
-            on="cell_id",
+            on="cell",
             how="left",
         )
     )
@@ -208,7 +209,7 @@ def _variances(figures: pl.DataFrame, pool: tuple[str, ...]) -> pl.DataFrame:
         for name, each in off.items()
     )
     groups = rows.group_by(pool).agg(
-        (pl.len() - pl.col("cell_id").n_unique()).cast(pl.Int64).alias("df"),
+        (pl.len() - pl.col("cell").n_unique()).cast(pl.Int64).alias("df"),
         pl.col("_at").pow(2).sum().alias("spread"),
         (pl.col("at") - pl.col("at").mean()).pow(2).sum().alias("_total"),
         pl.col("at").is_not_null().all().alias("_timed"),

@@ -21,25 +21,24 @@ def launch_figures(
         digest: of both, where it is there already.
 
     Returns:
-        Rows of `sweep`, `graphs`, `cell_id`, `attempt`, `at` (when it started, seconds since the
-        epoch), `task` (null: all tasks), `decode_tok_s` (median over repeats; for all tasks the
-        median of these), `runs`, and as natural logarithms `headline` (of that speed) and `level`
-        (mean over tasks of theirs). `unit_variance` is the variance of `headline` where single
-        runs have the variance 1. Of a launch that lacks a task of its cell the level is as if
-        it had done as well there as on its others.
+        Rows of `launch` and `cell` (numbers), `sweep`, `graphs`, `cell_id`, `attempt`, `at` (when
+        it started, seconds since the epoch), `task` (null: all tasks), `decode_tok_s` (median over
+        repeats; for all tasks the median of these), `runs`, and as natural logarithms `headline`
+        (of that speed) and `level` (mean over tasks of theirs). `unit_variance` is the variance of
+        `headline` where single runs have the variance 1. Of a launch that lacks a task of its cell
+        the level is as if it had done as well there as on its others.
     """
     digest = digest or Digest(trials, runs)
     launches = digest.launches.lazy().select(
-        "launch", "sweep", "graphs", *CELL, at=pl.col("started_at").dt.epoch("us") / 1e6
+        "launch", "cell", "sweep", "graphs", *CELL, at=pl.col("started_at").dt.epoch("us") / 1e6
     )
     log = pl.col("decode_tok_s").log()
     by_task = (
         digest.by_launch.lazy()
         .select("launch", "task", "decode_tok_s", "runs")
         .join(launches, on="launch", how="inner")
-        .drop("launch")
         # In one order, so that the same rows always give the same figures to the last bit.
-        .sort(*CELL, "task")
+        .sort("launch", "task")
         .with_columns(headline=log, level=log, unit_variance=_variance_of_median("runs"))
     )
     overall = _over_tasks(by_task)
@@ -48,19 +47,20 @@ def launch_figures(
 
 def _over_tasks(by_task: pl.LazyFrame) -> pl.LazyFrame:
     """The rows of `launch_figures` for all tasks together, from those of each."""
-    of_task = pl.col("level").mean().over("cell_id", "task")
+    of_task = pl.col("level").mean().over("cell", "task")
     typical = (
-        by_task.group_by("cell_id", "task")
+        by_task.group_by("cell", "task")
         .agg(pl.col("level").mean())
-        .group_by("cell_id")
+        .group_by("cell")
         .agg(pl.col("level").sort().mean().alias("_typical"))
     )
     variances = pl.col("unit_variance").sort_by("decode_tok_s", "task")
     lower, upper = variances.get((pl.len() - 1) // 2), variances.get(pl.len() // 2)
     return (
         by_task.with_columns(_ahead=pl.col("level") - of_task)
-        .group_by("sweep", "graphs", *CELL, "at", maintain_order=True)
+        .group_by("launch", maintain_order=True)
         .agg(
+            pl.col("cell", "sweep", "graphs", *CELL, "at").first(),
             pl.col("decode_tok_s").median(),
             pl.col("runs").sum(),
             pl.col("_ahead").mean(),
@@ -69,7 +69,7 @@ def _over_tasks(by_task: pl.LazyFrame) -> pl.LazyFrame:
             .otherwise((lower + upper) / 4)
             .alias("unit_variance"),
         )
-        .join(typical, on="cell_id", how="left", maintain_order="left")
+        .join(typical, on="cell", how="left", maintain_order="left")
         .with_columns(
             task=pl.lit(None, dtype=pl.String),
             headline=pl.col("decode_tok_s").log(),

@@ -20,6 +20,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 # How sure it must be that headlines and means over tasks tell different things of two cells. Less
 # would call too many differences where there is none, or miss those that are seen in the mean.
 _DISAGREE = 0.99
+_SLOWER, _FASTER = 0, 2
 
 
 class Verdict(StrEnum):
@@ -91,7 +92,8 @@ class Differences:
         self._figures = _Figures.of(chosen)
         self._places = {name: place for place, name in enumerate(chosen["cell_id"])}
         self._tie = tie
-        self._faster: dict[int, bytes] = {}
+        self._ahead: dict[int, bytes] = {}
+        self._asked: set[int] = set()
 
     def faster(self, cell_id: str, than: str) -> bool:
         """Whether one cell is. Only ever true where its headline is higher, too.
@@ -99,15 +101,20 @@ class Differences:
         Raises:
             KeyError: one of them has no speed.
         """
-        place = self._places[than]
-        if place not in self._faster:
-            self._faster[place] = self._faster_than(place)
-        return bool(self._faster[place][self._places[cell_id]])
+        one, other = self._places[cell_id], self._places[than]
+        if one not in self._ahead and other not in self._ahead:
+            # All are compared at once with one that is asked for again and again.
+            again = one if one in self._asked and other not in self._asked else other
+            self._asked |= {one, other}
+            self._ahead[again] = self._compared_with(again)
+        if other in self._ahead:
+            return self._ahead[other][one] == _FASTER
+        return self._ahead[one][other] == _SLOWER
 
-    def _faster_than(self, place: int) -> bytes:
+    def _compared_with(self, place: int) -> bytes:
         everyone = np.arange(len(self._places))
         sign = _compare(self._figures, everyone, np.full_like(everyone, place), self._tie).sign
-        return (sign > 0).tobytes()
+        return (sign + 1).astype(np.uint8).tobytes()
 
 
 @dataclass(frozen=True)
