@@ -1,4 +1,4 @@
-"""Everything that `recommend` prints for a demo sweep starts real vLLM and serves.
+"""What `recommend` prints for a demo sweep, in every form, starts real vLLM and serves.
 
 The sweep has known outcomes and was never launched; its text is pasted into a shell, in a folder
 of its own, and only the port is another one. In the place of docker is a stand-in, which says what
@@ -38,6 +38,9 @@ FORMS = ("command", "config file", "container")
 FASTEST = Cell(3, 8192, True, 0.6)
 LONGEST = Cell(0, 24576, False, 0.9)
 CELLS = {"fastest": FASTEST, "longest": LONGEST}
+# Speculation is JSON in a shell, in YAML and in a container: each its own way of going wrong. What
+# has none differs by a switch, which only YAML writes otherwise than every launch of a sweep does.
+STARTED = (*(("fastest", form) for form in FORMS), ("longest", "config file"))
 GRID = (
     "grid.depth=[0,3]",
     "grid.context=[8192,24576]",
@@ -57,7 +60,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Served]:
-    """What came of every form of every choice."""
+    """What came of `STARTED`."""
     folder = tmp_path_factory.mktemp("recommend")
     demo_sweep(folder / "sweep", {FASTEST: 300.0, LONGEST: 120.0}, *GRID)
     done = subprocess.run(
@@ -72,8 +75,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Se
     stand_in.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
     stand_in.chmod(0o755)
     with ThreadPoolExecutor(2) as pool:  # most of a start is done by one core
-        answers = pool.map(lambda item: ask(folder, *item), pasted.items())
-    return dict(zip(pasted, answers, strict=True))
+        answers = pool.map(lambda name: ask(folder, name, pasted[name]), STARTED)
+        return dict(zip(STARTED, answers, strict=True))
 
 
 def forms_in(text: str) -> dict[tuple[str, str], str]:
@@ -167,8 +170,7 @@ def drafts(url: str) -> float | None:
     return sum(map(float, found)) if found else None
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "form"), STARTED)
 def test_what_is_printed_serves_the_cell(
     served: dict[tuple[str, str], Served], name: str, form: str
 ) -> None:
@@ -186,6 +188,5 @@ def test_what_is_printed_serves_the_cell(
 
 
 def test_all_forms_of_a_choice_write_the_same(served: dict[tuple[str, str], Served]) -> None:
-    for name in CELLS:
-        texts = {served[name, form].completion["choices"][0]["text"] for form in FORMS}
-        assert len(texts) == 1
+    texts = {served["fastest", form].completion["choices"][0]["text"] for form in FORMS}
+    assert len(texts) == 1
