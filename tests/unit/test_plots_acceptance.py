@@ -176,10 +176,21 @@ def test_what_is_accepted_alike_is_told_once_and_many_settings_are_not_all_told(
 
 def test_lines_of_acceptance_are_named_at_their_ends() -> None:
     figure = whole()
-    panel = re.sub("<[^>]*>", "|", render.panels(figure)[0])
+    panel_svg = render.panels(figure)[0]
+    panel = re.sub("<[^>]*>", "|", panel_svg)
     assert all(f"|{task}|" in panel for task in ("code", "edit", "prose"))
     names = {row["name"]: row for row in data_of(figure) if "name" in row}
     assert {row["position"] for row in names.values()} == {5}
+    told = dict(
+        re.findall(r'<path aria-label="(\w+), position 1:[^>]*fill="var\(--([^)]*)', panel_svg)
+    )
+    legend = {words: colour for colour, words in figure.legend}
+    assert told == {
+        "code": legend["accepted: code (circle)"],
+        "edit": legend["accepted: edit (square)"],
+        "prose": legend["accepted: prose (triangle)"],
+    }
+    assert not {"series-1", "series-2"} & set(told.values())  # those of graphs
     places = sorted(row["place"] for row in names.values())
     assert min(high - low for low, high in pairwise(places)) > 0.08
     assert all(0 <= place <= 1 for place in places)
