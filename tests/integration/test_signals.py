@@ -48,6 +48,12 @@ def test_the_first_signal_ends_the_sweep_in_good_order(
         assert sweep.returncode == 130
         assert f"Interrupted ({number.name}). Go on with: vllm-frontier resume s" in output
         assert "Traceback" not in output
+        # A terminal that was closed sees no map, and before a launch there is none.
+        mapped = moment is until_serving
+        assert ("Grid (simulated)" in output) == mapped
+        if mapped:
+            assert output.index("Grid (simulated)") < output.index("Interrupted (")
+            assert "No cell has a measured speed yet." in output
         assert launched(tmp_path) == []
         nothing_left(tmp_path, 5)
     if moment is not started:

@@ -15,11 +15,9 @@ from vllm_frontier.config import compose_sweep, spec_from_document
 from vllm_frontier.engine.simulated.attempt import simulate_attempt
 from vllm_frontier.engine.simulated.card_file import card_folder, load_card
 from vllm_frontier.engine.simulated.faults import FaultBook
-from vllm_frontier.grid import Cell
 from vllm_frontier.identity import identify
-from vllm_frontier.outcome import Outcome, Phase, Purpose, Run, Speed, Status
+from vllm_frontier.outcome import Outcome, Run
 from vllm_frontier.report import advice, result, state, terminal
-from vllm_frontier.report.progress import ProgressDisplay
 from vllm_frontier.search import create_search
 from vllm_frontier.search.proof import DISAGREEMENT, MONOTONY
 from vllm_frontier.store.lock import Holder
@@ -120,7 +118,35 @@ def test_every_cell_is_told_and_few_were_launched(plain: Path) -> None:
     apart = "; 1 reference launch)"
     launched = f"; {made} launches, {60 - made} saved{apart}"
     assert headline.endswith(f"{inferred['cells']} inferred{launched}")
-    assert "inferred" in [line.split()[-1] for line in text.splitlines() if "kv_too_small" in line]
+    assert "~ inferred: not launched itself, but follows from" in text
+
+
+def test_the_end_of_a_window_that_was_inferred_is_marked_and_no_other(plain: Path) -> None:
+    document = result.document(result.load(plain))
+    grid = {
+        (each["depth"], each["graphs"], each["utilization"], each["context"]): each["status"]
+        for each in document["grid"]
+    }
+    text = printed(document).partition("What fits")[2].partition("~ inferred")[0]
+    told = [line.split() for line in text.splitlines() if "kv_too_small" in line]
+    rows = [each for each in document["boundaries"] if each["failure_class"] == "kv_too_small"]
+    assert len(told) == len(rows) > 4
+    ends = {"max_context_works": 3, "min_context_fails": 4}
+    marked = []
+    for words, row in zip(told, rows, strict=True):
+        for name, place in ends.items():
+            cell = (row["depth"], row["graphs"], row["utilization"], row[name])
+            inferred = grid.get(cell) == "inferred"
+            shown = "-" if row[name] is None else f"{row[name]}{'~' if inferred else ''}"
+            assert words[place] == shown
+            marked.append(inferred)
+    assert set(marked) == {True, False}
+    assert "inferred" not in text
+
+
+def test_where_every_end_was_launched_none_has_a_mark(tmp_path: Path) -> None:
+    document = result.document(result.load(swept(tmp_path, "search=exhaustive")))
+    assert "~" not in printed(document)
 
 
 def test_the_tables_are_those_of_launching_every_cell(plain: Path, tmp_path: Path) -> None:
@@ -344,6 +370,28 @@ def test_what_runs_now_is_neither_interrupted_nor_a_failure(
     assert state.document(SweepStore.open(folder), folder)["reason"] is None
 
 
+def test_a_sweep_that_is_stopped_says_what_it_found_if_anything(tmp_path: Path) -> None:
+    def told(folder: Path) -> list[str]:
+        out = io.StringIO()
+        state.show_stopped(folder, Console(file=out, width=80))
+        return out.getvalue().splitlines()
+
+    folder = swept(tmp_path / "some", at_most=8)
+    found = state.document(SweepStore.open(folder), folder)
+    lines = told(folder)
+    assert lines[0].startswith(f"{found['sweep']}: interrupted, {found['done']} of 60 cells done")
+    begins = [line.split("  ")[0] for line in lines]
+    assert begins.index("Grid (simulated)") < begins.index("Frontier (simulated)")
+    assert lines[-1] == ""
+    assert lines[:-1] == [
+        line
+        for number, line in enumerate(stated(found)[:-2])
+        if number == 0 or number >= stated(found).index("")
+    ]
+    assert told(swept(tmp_path / "none", at_most=0)) == []
+    assert told(tmp_path / "no_sweep") == []
+
+
 def test_before_the_first_launch_a_simulated_sweep_says_so(tmp_path: Path) -> None:
     folder = swept(tmp_path, at_most=0)
     document = result.document(result.load(folder))
@@ -438,64 +486,5 @@ def test_inferred_rows_of_the_frontier_are_marked(plain: Path) -> None:
     rows = [line for line in lines if line.strip().startswith(str(first["context"]))]
     assert rows[0].split()[-1].startswith("~")
     assert any(line.startswith("~ inferred") for line in lines)
-    assert not any("~" in line for line in printed(document).splitlines())
-
-
-# While it runs
-
-CELLS = [Cell(depth, 1024, False, 0.9) for depth in range(3)]
-WORKS = Outcome(Status.MEASURED, Phase.STOP, filled=True, with_speed=False)
-
-
-def shown(outlooks: Sequence[tuple[int, int]], planned: int, *, resumed: bool = False) -> list[str]:
-    out = io.StringIO()
-    display = ProgressDisplay(Console(file=out, width=80))
-    display.outlook(*outlooks[0])
-    display.began(planned=planned, done=0, resumed=resumed, outside=0, folder=Path("s"))
-    for cell, outlook in zip(CELLS, outlooks[1:], strict=False):
-        display.attempt_began(cell, 1)
-        display.outlook(*outlook)
-        display.attempt_ended(cell, WORKS)
-    return out.getvalue().splitlines()
-
-
-def test_a_search_shows_launches_beside_cells() -> None:
-    begin, *lines = shown([(0, 35), (400, 30)], 672)
-    assert begin == "Starting 672 cells, about 35 launches expected; results in s"
-    assert lines[0].startswith("[0/672]")
-    assert "works  [400/672 cells known, launch 1 of about 31, " in lines[1]
-    assert shown([(600, 5)], 672, resumed=True) == [
-        "Resuming 672 cells, 600 of them done already, about 5 launches expected; results in s"
-    ]
-
-
-def test_a_sweep_that_launches_every_cell_shows_cells_alone() -> None:
-    begin, *lines = shown([(0, 3), (1, 2), (2, 1), (3, 0)], 3)
-    assert begin == "Starting 3 cells; results in s"
-    assert "launch" not in " ".join(lines)
-    assert lines[-1].endswith("works  [3/3 cells]")
-
-
-def test_a_terminal_that_cannot_redraw_gets_a_log() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, _environ={"TERM": "dumb"})
-    display = ProgressDisplay(console)
-    with display.shown():
-        display.outlook(0, 2)
-        display.attempt_began(CELLS[0], 1)
-        display.attempt_ended(CELLS[0], WORKS)
-    began, ended = out.getvalue().splitlines()
-    assert began.endswith("...")
-    assert "works  [" in ended
-    assert "\x1b" not in out.getvalue()
-
-
-def test_what_a_launch_was_for_is_told_where_it_is_not_a_proof() -> None:
-    out = io.StringIO()
-    display = ProgressDisplay(Console(file=out, width=80))
-    fast = replace(WORKS, speed=Speed(61.26, 60.0, 62.0), purpose=Purpose.SPEED)
-    display.attempt_ended(CELLS[0], fast)
-    display.attempt_ended(CELLS[1], replace(WORKS, purpose=Purpose.AUDIT))
-    first, second = out.getvalue().splitlines()
-    assert "61.3 tok/s (for its speed)" in first
-    assert "works (spot check)" in second
+    frontier = printed(document).partition("Frontier")[2].partition("What fits")[0]
+    assert "~" not in frontier

@@ -2,6 +2,7 @@ import io
 import json
 import subprocess
 
+import pytest
 from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
@@ -107,6 +108,37 @@ def test_show_fits_eighty_columns_and_has_no_codes_without_a_terminal() -> None:
     assert "5.00" in text
     assert "[5.00 GiB KV cache is needed]" in text
     assert "simulated" not in text
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [
+        (80, []),
+        (64, ["prefill"]),
+        (56, ["prefill", "x base"]),
+        (49, ["prefill", "x base", "spare"]),
+    ],
+)
+def test_a_narrow_frontier_has_fewer_columns_and_whole_figures(
+    width: int, missing: list[str]
+) -> None:
+    document = sweep()
+    figures = {"prefill_tok_s": 11674.9, "decode_tok_s_low": 39.4, "decode_tok_s_high": 914.3}
+    rows = [row | figures | {"kv_headroom_gib": 0.08} for row in document["frontier"]]
+    text = printed(document | {"frontier": rows}, width).partition("Frontier")[2]
+    head, _, *told = text.strip().splitlines()
+    shown = ["context", "depth", "graphs", "util", "tokens/s", "95 %"]
+    shown += [name for name in ("x base", "prefill", "spare") if name not in missing]
+    assert " ".join(head.split()) == " ".join(shown)
+    assert "39.4-914.3" in told[0]
+    assert told[0].split()[0] == "131072"
+    assert all(len(line) <= width for line in told)
+    words = " ".join(" ".join(told).partition("What fits")[0].split())
+    assert ("no room here for: " in words) == bool(missing)
+    assert f"no room here for: {', '.join(missing)}." in words or not missing
+    assert [name for name in ("prefill", "x base", "spare") if f"{name}: " in words] == [
+        name for name in ("prefill", "x base", "spare") if name not in missing
+    ]
 
 
 def test_what_was_simulated_says_so_in_every_title() -> None:

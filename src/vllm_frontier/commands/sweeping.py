@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +32,8 @@ from vllm_frontier.signals import EXIT_INTERRUPTED, Signals
 
 if TYPE_CHECKING:
     from vllm_frontier.config import Composed
+    from vllm_frontier.search import Ask
+    from vllm_frontier.spec import SweepSpec
     from vllm_frontier.sweep import Finished
 
 _allow_changed = click.option(
@@ -109,13 +114,13 @@ def rehearse(words: tuple[str, ...], card: str | None, as_json: bool) -> int:
 def _run(
     composed: Composed, folder: Path, as_json: bool, allow_changed: bool, signals: Signals
 ) -> int:
-    from vllm_frontier.report import advice, result
+    from vllm_frontier.report import advice, result, state
     from vllm_frontier.report.progress import ProgressDisplay
     from vllm_frontier.store.paths import SweepPaths
     from vllm_frontier.sweep import run_sweep
 
     console = terminal(to_stderr=as_json, needs_reader=False)
-    display = ProgressDisplay(console)
+    display = ProgressDisplay(console, partial(_expected, composed.spec))
     try:
         with display.shown():
             finished = run_sweep(
@@ -130,6 +135,8 @@ def _run(
         began = SweepPaths(folder).sweep_yaml.exists()
         told = _go_on(folder) if began else "Nothing was launched."
         with suppress(OSError):  # the terminal may be what is gone
+            if began and signals.received is not signal.SIGHUP:
+                state.show_stopped(folder, console)
             console.print(f"Interrupted ({interrupted}). {told}", soft_wrap=True)
         return EXIT_INTERRUPTED
     found = result.load(folder)
@@ -145,6 +152,16 @@ def _run(
         more = f" {_go_on(folder)}" if finished.out_of_budget else ""
         console.print(f"{told}{more}", soft_wrap=True)
     return EXIT_SOME_FAILED if finished.failed else EXIT_DONE
+
+
+def _expected(spec: SweepSpec) -> Sequence[Ask]:
+    """The launches of a sweep of which nothing was launched yet, as `plan` has them."""
+    from vllm_frontier.checkpoint import prior_for
+    from vllm_frontier.memory import MemoryModel
+    from vllm_frontier.report.expected_launches import expected_launches
+
+    prior = prior_for(spec)
+    return expected_launches(spec, prior, MemoryModel(spec.card.memory_gib, prior), ())
 
 
 def _more(folder: Path) -> str:

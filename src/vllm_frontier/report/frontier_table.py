@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
 from vllm_frontier.analyze import checks as judged
@@ -15,10 +17,12 @@ from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import checks
-from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.plain_table import NONE, columns, extra_axes, fits, number, table
 from vllm_frontier.report.wording import on_off, several, titled
 
 _AT_MOST = 8  # rows where the table is to be short
+# What a narrow terminal goes without, first what is missed least.
+_SPARED = ("prefill", "x base", "spare")
 _DIM = "dim"
 
 Row: TypeAlias = Mapping[str, Any]
@@ -66,33 +70,63 @@ def frontier_table(
         checked: of the table `checks`; cells with a number that cannot be trusted are marked.
         short: see `frontier_section`.
     """
-    leading = [row for row in rows if "all" in row["on_frontier_for"]]
     chosen = {choice["cell_id"]: choice["choices"] for choice in choices}
-    shown = _few(leading, chosen) if short else leading
-    extra = extra_axes(shown)
-    drawn = table(titled("Frontier", simulated))
-    columns(drawn, ("context", "depth"))
-    columns(drawn, ("graphs",), "left")
-    columns(drawn, ("util", *extra, "tokens/s", "95 %", "x base", "prefill", "spare"))
-    columns(drawn, ("",), "left")
-    for row, mark in zip(shown, marks(shown, checked), strict=True):
-        names = chosen.get(row["cell_id"], [])
-        drawn.add_row(
-            str(row["context"]),
-            str(row["depth"]),
-            on_off(row["graphs"]),
-            shortest(row["utilization"]),
-            *(str(row.get(name, NONE)) for name in extra),
-            number(row["decode_tok_s"], 1),
-            interval(row),
-            number(row["gain_no_graphs"], 2) + ("!" if _gain_in_doubt(row) else ""),
-            number(row["prefill_tok_s"], 1),
-            number(row["kv_headroom_gib"], 2),
-            mark + "".join(name[0].upper() for name in names),
-            style="bold" if names else None,
-        )
-    told = _in_short(shown, len(leading)) if short else notes(rows, leading)
-    return Group(drawn, *told, *warnings(leading, checked, "`show`" if short else "Checks"))
+    return _Frontier(rows, chosen, titled("Frontier", simulated), checked, short)
+
+
+@dataclass(frozen=True)
+class _Frontier:
+    """The table and what is to be known of it, with the columns that there is room for."""
+
+    rows: Sequence[Row]
+    chosen: Mapping[str, Any]
+    heading: str
+    checked: Sequence[Row]
+    short: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        leading = [row for row in self.rows if "all" in row["on_frontier_for"]]
+        shown = _few(leading, self.chosen) if self.short else leading
+        for count in range(len(_SPARED) + 1):
+            without = _SPARED[:count]
+            drawn = self._table(shown, without)
+            if fits(drawn, console, options):
+                break
+        yield drawn
+        if self.short:
+            yield from _in_short(shown, len(leading), without)
+        else:
+            yield from notes(self.rows, leading, without)
+        yield from warnings(leading, self.checked, "`show`" if self.short else "Checks")
+
+    def _table(self, shown: Sequence[Row], without: Collection[str]) -> Table:
+        extra = extra_axes(shown)
+        further = [name for name in ("x base", "prefill", "spare") if name not in without]
+        drawn = table(self.heading)
+        columns(drawn, ("context", "depth"))
+        columns(drawn, ("graphs",), "left")
+        columns(drawn, ("util", *extra, "tokens/s", "95 %", *further))
+        columns(drawn, ("",), "left")
+        for row, mark in zip(shown, marks(shown, self.checked), strict=True):
+            names = self.chosen.get(row["cell_id"], [])
+            figures = {
+                "x base": number(row["gain_no_graphs"], 2) + ("!" if _gain_in_doubt(row) else ""),
+                "prefill": number(row["prefill_tok_s"], 1),
+                "spare": number(row["kv_headroom_gib"], 2),
+            }
+            drawn.add_row(
+                str(row["context"]),
+                str(row["depth"]),
+                on_off(row["graphs"]),
+                shortest(row["utilization"]),
+                *(str(row.get(name, NONE)) for name in extra),
+                number(row["decode_tok_s"], 1),
+                interval(row),
+                *(figures[name] for name in further),
+                mark + "".join(name[0].upper() for name in names),
+                style="bold" if names else None,
+            )
+        return drawn
 
 
 def _few(leading: Sequence[Row], chosen: Mapping[str, Any]) -> list[Row]:
@@ -128,31 +162,31 @@ def _unmeasured(cells: int) -> Text:
     return Text(f"{told}, but no speed was measured at that depth and graphs.", style="yellow")
 
 
-def _in_short(shown: Sequence[Row], leading: int) -> Iterator[Text]:
-    """What the marks that occur mean, and how many rows were left out."""
-    words = [
-        "F fastest, L longest, B balanced; 95 %: interval of tokens/s",
-        "x base: over depth 0 without graphs",
-        "spare: GiB of KV cache beyond one window",
-    ]
+def _in_short(shown: Sequence[Row], leading: int, without: Collection[str] = ()) -> Iterator[Text]:
+    """What the marks that occur mean, and which rows and columns were left out."""
+    words = ["F fastest, L longest, B balanced; 95 %: interval of tokens/s"]
+    words += [told for name, told in _COLUMNS if name not in (*without, "prefill")]
     words += [short for mark, _, short in _MARKS if any(mark(row) for row in shown)]
     if leading > len(shown):
         words.append(f"{leading - len(shown)} more cells on the frontier: `vllm-frontier show`")
+    words += _left_out(without)
     yield Text(f"{'; '.join(words)}.", style=_DIM)
 
 
-def notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
+def notes(
+    rows: Sequence[Row], leading: Sequence[Row], without: Collection[str] = ()
+) -> Iterable[Text]:
     """What columns and marks mean, a line each.
 
     Args:
         rows: of the table `frontier`.
         leading: those of them that are shown.
+        without: columns that are not.
     """
-    yield Text(
-        "F fastest, L longest, B balanced. 95 %: interval of tokens/s. x base: over depth 0 "
-        "without graphs. prefill: tokens/s. spare: GiB of KV cache beyond one window.",
-        style=_DIM,
-    )
+    words = ["F fastest, L longest, B balanced", "95 %: interval of tokens/s"]
+    words += [told for name, told in _COLUMNS if name not in without]
+    words += _left_out(without)
+    yield Text(f"{'. '.join(words)}.", style=_DIM)
     for mark, told, _ in _MARKS:
         if any(mark(row) for row in leading):
             yield Text(told, style=_DIM)
@@ -164,6 +198,10 @@ def notes(rows: Sequence[Row], leading: Sequence[Row]) -> Iterable[Text]:
             f"({', '.join(tasks)}); see --json.",
             style=_DIM,
         )
+
+
+def _left_out(without: Collection[str]) -> list[str]:
+    return [f"no room here for: {', '.join(without)}"] if without else []
 
 
 def interval(row: Row) -> str:
@@ -218,6 +256,13 @@ def warnings(
         cells = several(len(broken), "measured cell is", "measured cells are")
         yield Text(f"{cells} left out: the output is broken, see {more}.", style="red")
 
+
+_COLUMNS = (
+    ("x base", "x base: over depth 0 without graphs"),
+    ("prefill", "prefill: tokens/s"),
+    ("spare", "spare: GiB of KV cache beyond one window"),
+)
+"""What columns are that may be left out."""
 
 _MARKS: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (

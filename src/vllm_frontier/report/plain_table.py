@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 
 NONE = "-"
 """What stands where there is no figure."""
+_ENDLESS = 10_000  # characters
 
 
 def number(value: float | None, digits: int) -> str:
@@ -35,6 +37,12 @@ def columns(of: Table, names: Iterable[str], justify: Literal["left", "right"] =
     for name in names:
         # Folded, never cut: a figure that lost its end would be another figure.
         of.add_column(name, justify=justify, overflow="fold")
+
+
+def fits(drawn: Table, console: Console, options: ConsoleOptions) -> bool:
+    """Whether a table needs no folding at the width that there is."""
+    needed = console.measure(drawn, options=options.update(max_width=_ENDLESS)).maximum
+    return needed <= options.max_width
 
 
 def extra_axes(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from rich.text import Text
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Outcome, Purpose, Status
+from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.wording import several
+from vllm_frontier.search import Ask
 from vllm_frontier.trial import Progress
 
 _MARKS = {
@@ -26,6 +28,7 @@ _MARKS = {
     Status.INVALID: ("!", "magenta"),
     Status.FAILED: ("?", "yellow"),
 }
+_AGAIN = (Purpose.REPLICATE, Purpose.REFERENCE)
 _PURPOSES = {
     Purpose.AUDIT: " (spot check)",
     Purpose.SPEED: " (for its speed)",
@@ -36,10 +39,19 @@ _PURPOSES = {
 
 
 class ProgressDisplay:
-    """Cells known of planned, the cell running and its phase, launches and time left."""
+    """Cells known of planned, the cell running and its phase, launches and time left.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: where to.
+        expected: asked once, where a sweep begins that need not launch every cell: the launches
+            that its plan has. A search that has met nothing yet expects too few.
+    """
+
+    def __init__(
+        self, console: Console, expected: Callable[[], Sequence[Ask]] = lambda: ()
+    ) -> None:
         self._console = console
+        self._expected = expected
         self._live: Live | None = None
         self._planned = 0
         self._known = 0
@@ -64,8 +76,14 @@ class ProgressDisplay:
         self._notice_inference()
         word = "Resuming" if resumed else "Starting"
         known = f", {max(done, self._known)} of them done already" if resumed else ""
+        asks = self._expected() if self._infers and not resumed else ()
+        self._launches_left = len(asks) or self._launches_left
         left = several(self._launches_left, "launch", "launches")
+        again = launched_again(
+            *(sum(ask.purpose is each for ask in asks) for each in _AGAIN),
+        )
         expected = f", about {left} expected" if self._infers else ""
+        expected += f" ({again} among them)" if again else ""
         self._console.print(
             f"{word} {planned} cells{known}{expected}; results in {folder}",
             soft_wrap=True,

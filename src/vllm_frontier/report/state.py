@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from vllm_frontier.config import spec_from_document
+from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import Cell
 from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.outcome import Purpose, Status
@@ -157,10 +158,7 @@ def _budget(spec: SweepSpec, records: Sequence[RecordedOutcome]) -> str | None:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Print the state in a few lines, the map and the frontier so far."""
-    reason = found["reason"]
-    state = found["state"] if reason is None else f"stopped by its budget ({reason})"
-    told = ", ".join([state, *_known(found)])
-    console.print(f"{found['sweep']}: {told}", soft_wrap=True, markup=False)
+    _headline(found, console)
     for status, count in sorted(found["cells"].items()):
         console.print(f"  {status:<12} {count}")
     if found["not_reached"]:
@@ -175,14 +173,43 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"  beside these {again}" if found["inferred"] else f"  {made} and {again}")
     for cell in found["running"]:
         console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
-    console.print()
-    console.print(grid_map(found["grid"], titled("Grid", found["simulated"])))
-    console.print()
-    console.print(frontier_section({**found, "reason": found["without_frontier"]}, short=True))
+    _pictures(found, console)
     if found["launches_left"]:
         folder = found["folder"]
         console.print()
         console.print(f"Go on with: vllm-frontier resume {folder}", soft_wrap=True, markup=False)
+
+
+def show_stopped(folder: Path, console: Console) -> None:
+    """Print how far a sweep is that was just stopped, its map and its frontier so far.
+
+    Nothing where nothing was launched yet, or nothing can be read.
+    """
+    try:
+        store = SweepStore.open(folder)
+        if not store.outcomes():
+            return
+        found = document(store, folder)
+    except StoreError:  # there will be more to say of that than now
+        return
+    _headline(found, console)
+    _pictures(found, console)
+    console.print()
+
+
+def _headline(found: dict[str, Any], console: Console) -> None:
+    reason = found["reason"]
+    state = found["state"] if reason is None else f"stopped by its budget ({reason})"
+    told = ", ".join([state, *_known(found)])
+    console.print(f"{found['sweep']}: {told}", soft_wrap=True, markup=False)
+
+
+def _pictures(found: dict[str, Any], console: Console) -> None:
+    """The map and the frontier, each below an empty line."""
+    console.print()
+    console.print(grid_map(found["grid"], titled("Grid", found["simulated"])))
+    console.print()
+    console.print(frontier_section({**found, "reason": found["without_frontier"]}, short=True))
 
 
 def _known(found: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from vllm_frontier.grid import shortest
-from vllm_frontier.outcome import Purpose, SpecState
+from vllm_frontier.outcome import Purpose, SpecState, Status
 from vllm_frontier.report import checks
 from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import disagreement
@@ -66,7 +66,7 @@ def _details(document: Row, cells: Sequence[Row], width: int) -> list[Renderable
     simulated = bool(document["simulated"])
     parts: list[RenderableType] = []
     if document["boundaries"]:
-        parts.append(boundaries_table(document["boundaries"], document["contested"], simulated))
+        parts.append(boundaries_table(document, titled("What fits", simulated)))
     if document["contradictions"]:
         heading = titled("Not monotone: refused, though what asks for more works", simulated)
         parts.append(disagreement(document, heading))
@@ -91,39 +91,65 @@ def speculation_notes(grid: Sequence[Row]) -> Iterable[Text]:
             yield Text(f"speculation is {state} at depth {named}: {meaning}.", style="yellow")
 
 
-def boundaries_table(
-    rows: Sequence[Row],
-    contested: Sequence[Row] = (),
-    simulated: bool = False,
-) -> RenderableType:
+def boundaries_table(document: Row, heading: str) -> RenderableType:
     """What fits: where the window ends for every combination of the other axes.
 
     Args:
-        rows: of the table `boundaries`.
-        contested: inferred cells of which launches say both.
-        simulated: for the title.
+        document: with `boundaries`, `contested` and `grid` of `documents.show_document`.
+        heading: of the table.
     """
-    extra = extra_axes(rows)
-    drawn = table(titled("What fits", simulated))
+    rows = document["boundaries"]
+    extra, inferred = extra_axes(rows), inferred_ends(rows, document["grid"])
+    works, fails = (any(ends) for ends in zip(*inferred, strict=True))
+    drawn = table(heading)
     columns(drawn, ("depth",))
     columns(drawn, ("graphs",), "left")
     columns(drawn, ("util", *extra, "works up to", "refused from"))
     columns(drawn, ("because of",), "left")
     columns(drawn, ("cells",))
     columns(drawn, ("",), "left")
-    for row, doubt in zip(rows, boundary_doubts(rows, contested), strict=True):
+    doubted = _disputed(document["contested"])
+    for row, (works_inferred, fails_inferred) in zip(rows, inferred, strict=True):
         drawn.add_row(
             str(row["depth"]),
             on_off(row["graphs"]),
             shortest(row["utilization"]),
             *(str(row.get(name, NONE)) for name in extra),
-            NONE if row["max_context_works"] is None else str(row["max_context_works"]),
-            NONE if row["min_context_fails"] is None else str(row["min_context_fails"]),
+            _end(row["max_context_works"], works_inferred, marked=works),
+            _end(row["min_context_fails"], fails_inferred, marked=fails),
             row["failure_class"] or "",
             str(row["cells"]),
-            doubt,
+            _doubt(row, doubted),
         )
-    return drawn
+    if not (works or fails):
+        return drawn
+    told = "~ inferred: not launched itself, but follows from the launch of another cell."
+    return Group(drawn, Text(told, style=_DIM))
+
+
+def _end(tokens: int | None, inferred: bool, *, marked: bool) -> str:
+    """The end of a window, with room for the mark where another one has it."""
+    mark = "~" if inferred else " " if marked else ""
+    return f"{NONE if tokens is None else tokens}{mark}"
+
+
+def inferred_ends(rows: Sequence[Row], grid: Sequence[Row]) -> list[tuple[bool, bool]]:
+    """Of each boundary whether its working and its refused end were inferred, not launched.
+
+    Args:
+        rows: of the table `boundaries`.
+        grid: what is known of every cell, as `grid` of `documents.show_document`.
+    """
+    inferred = {
+        _place(cell, cell["context"]) for cell in grid if cell["status"] == Status.INFERRED.value
+    }
+    return [
+        (
+            _place(row, row["max_context_works"]) in inferred,
+            _place(row, row["min_context_fails"]) in inferred,
+        )
+        for row in rows
+    ]
 
 
 def boundary_doubts(rows: Sequence[Row], contested: Sequence[Row]) -> list[str]:
@@ -133,8 +159,9 @@ def boundary_doubts(rows: Sequence[Row], contested: Sequence[Row]) -> list[str]:
         rows: of the table `boundaries`.
         contested: inferred cells of which launches say both.
     """
-    doubted = {_place(cell, cell["context"]) for cell in contested}
-    return [_doubt(row, doubted) for row in rows]
+    doubted = _disputed(contested)
+    inferred = {True: "", False: "inferred"}
+    return [_doubt(row, doubted) or inferred[row["launched"]] for row in rows]
 
 
 def speeds_table(rows: Sequence[Row], simulated: bool = False) -> RenderableType:
@@ -204,9 +231,11 @@ def _doubt(row: Row, doubted: Set[tuple[Any, ...]]) -> str:
     sides = (row["max_context_works"], row["min_context_fails"])
     if any(_place(row, side) in doubted for side in sides):
         return "in doubt"
-    if not row["verified"]:
-        return "open"
-    return "" if row["launched"] else "inferred"
+    return "" if row["verified"] else "open"
+
+
+def _disputed(contested: Sequence[Row]) -> set[tuple[Any, ...]]:
+    return {_place(cell, cell["context"]) for cell in contested}
 
 
 def _place(row: Row, context: int | None) -> tuple[Any, ...]:
