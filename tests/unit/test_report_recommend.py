@@ -183,7 +183,7 @@ def test_one_limit_gives_way_at_a_time(found: result.Result) -> None:
     (short,) = cells["min_context"]["missing"]
     assert (short["constraint"], short["wanted"], short["found"]) == ("min_context", 20000, 4096)
     assert short["by"] == 15904
-    assert short["words"] == "its window is 4096 tokens, 15,904 short of 20000"
+    assert short["words"] == "its window is 4096 tokens, 15904 short of 20000"
     (slow,) = cells["min_decode"]["missing"]
     assert slow["by"] == pytest.approx(80.0)
     assert slow["words"] == "it decodes 50.0 tokens/s, 80.0 short of 130"

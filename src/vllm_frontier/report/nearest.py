@@ -37,7 +37,7 @@ class Wanted:
             found[CONTEXT] = f"a window of at least {self.min_context} tokens"
         if self.min_decode is not None:
             of_task = f" for {self.task}" if self.task is not None else ""
-            found[DECODE] = f"at least {self.min_decode:,.6g} tokens/s{of_task}"
+            found[DECODE] = f"at least {self.min_decode:.6g} tokens/s{of_task}"
         if self.max_utilization is not None:
             found[UTILIZATION] = f"a utilization of at most {shortest(self.max_utilization)}"
         return found
@@ -52,7 +52,7 @@ def missing(row: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:
     """
     found = []
     if (by := row["missing_context"]) is not None:
-        words = f"its window is {row['context']} tokens, {by:,.0f} short of "
+        words = f"its window is {row['context']} tokens, {by:.0f} short of "
         found.append(_told(CONTEXT, wanted.min_context, row["context"], int(by), words))
     if (by := row["missing_decode"]) is not None:
         speed = row["decode_tok_s"]
@@ -169,7 +169,7 @@ def _without_speed(wanted: Wanted, known: pl.DataFrame, cells: pl.DataFrame) -> 
 
 
 def _speed(value: float) -> str:
-    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _told(name: str, wanted: float | None, found: float, by: float, words: str) -> dict[str, Any]:
