@@ -68,6 +68,12 @@ def test_of_equally_fast_cells_that_is_the_fastest_which_is_so_called() -> None:
         ]
 
 
+def test_cells_are_held_against_the_fastest_not_the_longest() -> None:
+    fast, long = launch(3), launch(0, context=16_384)
+    runs = [*decode(fast, 100.0), *decode(long, 50.0)]
+    assert stands([fast, long], runs) == [(0, 16_384, 0.9, "slower"), (3, 8192, 0.9, None)]
+
+
 def test_what_leads_for_a_task_alone_has_no_verdict() -> None:
     overall, prose = launch(3), launch(1)
     runs = [

@@ -148,11 +148,12 @@ def test_the_longest_window_is_told_with_settings_that_were_seen_with_it() -> No
         *by_share(6, True, 0.9, 8192),
         *by_share(6, True, 0.95, 8192),
         *by_share(6, False, 0.9, 8192),
+        *by_share(6, False, 0.97, 16_384),
         *by_share(6, False, 0.95, 16_384),
         *by_share(0, False, 0.99, None),
     ]
     assert (
-        "The longest window that works is 16,384 tokens, in 3 of 7 combinations of the other "
+        "The longest window that works is 16,384 tokens, in 4 of 8 combinations of the other "
         "settings, up to depth 6 (with graphs off, utilization 0.95)."
     ) in figure(rows).summary
     same = [*by_share(0, True, 0.9, 8192), *by_share(3, True, 0.9, 8192)]
@@ -250,6 +251,20 @@ def test_the_line_is_dashed_where_the_end_is_not_proven() -> None:
         "Where a longer window works than one that is refused, the line is behind the longer.",
     )
     assert not any("ashed" in note for note in figure(two_depths()).notes)
+
+
+@pytest.mark.parametrize("unproven", [0, 1])
+def test_what_joins_two_ends_is_dashed_where_one_is_not_proven(unproven: int) -> None:
+    proven = 1 - unproven
+    rows = [
+        *(trial(unproven, 8192), crash(unproven, 16_384), refused(unproven, 32_768)),
+        *(trial(proven, 8192), trial(proven, 16_384), refused(proven, 32_768)),
+    ]
+    [svg] = panels(figure(rows))
+    lines = dict(zip(dashes(svg), marks(svg, "line"), strict=True))
+    assert lines[True].left < lines[False].left
+    assert lines[True].right == pytest.approx(lines[False].right)  # reaches over to the other
+    assert lines[False].left == lines[False].right
 
 
 def test_windows_are_named_as_in_the_map_of_the_terminal() -> None:
