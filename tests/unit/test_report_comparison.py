@@ -262,8 +262,12 @@ def test_graphs_that_moved_out_of_the_share_are_told(pair: dict[str, Any]) -> No
     assert max(map(len, text.splitlines())) <= 80
     figures = {each.name: each for each in page.figures_of(found)}
     assert told in figures["memory-awq"].summary
-    turned = words.graphs_moved(found["memory"], "one", "two")
-    assert list(turned) == ['Graphs are counted in the share in "one", beside it in "two".']
+    turned = [
+        {"parts": [part | {"base": part["other"], "other": part["base"]} for part in row["parts"]]}
+        for row in found["memory"]
+    ]
+    told = 'Graphs are counted in the share in "two", beside it in "one".'
+    assert list(words.graphs_moved(turned, "one", "two")) == [told]
 
 
 def test_memory_is_told_at_the_largest_share_that_both_know() -> None:
