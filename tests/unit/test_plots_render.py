@@ -5,7 +5,7 @@ import altair as alt
 import polars as pl
 import pytest
 
-from vllm_frontier.report.plots import render, theme, words
+from vllm_frontier.report.plots import render, theme, vega, words
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.wording import listed
 
@@ -58,7 +58,7 @@ def test_a_file_has_its_title_its_legend_and_no_names_of_colours() -> None:
     assert told.count("panel") >= 2
     assert "var(--" not in svg
     assert theme.LIGHT["page"] in svg
-    png = render.png_file(svg)
+    png = vega.png(svg)
     assert png.startswith(b"\x89PNG")
 
 

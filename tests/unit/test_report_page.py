@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_frontier.report.pages import choices, frame, headline, markdown, picture_file, tabular
+from vllm_frontier.report.pages.beside import Beside
 from vllm_frontier.report.pages.drawn import picture
 from vllm_frontier.report.pages.links import Folder
-from vllm_frontier.report.plots import theme
+from vllm_frontier.report.plots import theme, vega
 from vllm_frontier.report.plots.figure import Figure
 
 # Markdown
@@ -296,9 +297,9 @@ def test_pictures_in_one_page_share_no_ids_and_no_markup() -> None:
 
 
 def test_a_picture_is_a_file_with_title_and_legend() -> None:
-    with picture_file.Files() as files:
-        files.add(picture(figure("What & why <here>")))
-        [(name, content, png)] = files.each()
+    files = picture_file.Files()
+    files.add(picture(figure("What & why <here>")))
+    [(name, content, png)] = files.each()
     assert name == "f"
     svg = content.decode()
     assert "var(" not in svg
@@ -306,6 +307,18 @@ def test_a_picture_is_a_file_with_title_and_legend() -> None:
     assert svg.count("<svg") == 1 + 2 * 2
     assert theme.LIGHT["works"] in svg.rpartition("<g transform")[2]
     assert png.startswith(b"\x89PNG")
+
+
+def test_what_another_process_cannot_do_is_done_here() -> None:
+    with Beside() as beside:
+        begun = beside.begin(vega.png, PNG)
+        [process] = beside._pool._processes.values()
+        process.kill()
+        assert begun().startswith(b"\x89PNG")
+        assert beside.begin(vega.png, PNG)().startswith(b"\x89PNG")
+
+
+PNG = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
 
 
 def test_links_are_relative_and_quoted(tmp_path: Path) -> None:

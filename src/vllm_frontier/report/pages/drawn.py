@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -32,9 +33,14 @@ class Picture:
     table: Table | None
 
 
-def picture(figure: Figure) -> Picture:
-    """A figure, drawn for a page."""
-    panels = render.panels(figure)
+def picture(figure: Figure, svgs: Sequence[str] | None = None) -> Picture:
+    """A figure, drawn for a page.
+
+    Args:
+        figure: the picture.
+        svgs: its panels, as `render.panels` has them; None: they are drawn now.
+    """
+    panels = render.panels(figure) if svgs is None else svgs
     return Picture(
         name=figure.name,
         title=figure.title,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import Self
+from functools import partial
 
 from markupsafe import Markup
 
 from vllm_frontier.report.pages import frame
+from vllm_frontier.report.pages.beside import Beside
 from vllm_frontier.report.pages.drawn import Picture
-from vllm_frontier.report.plots import render, theme
+from vllm_frontier.report.plots import theme, vega
 
 _COLUMNS, _MARGIN, _TITLE, _GAP, _LINE = 3, 16, 36, 20, 20  # pixels but for the first
 _LETTER = 6.9  # pixels of an average one at 12 pixels; a little more than most fonts need
@@ -46,38 +44,27 @@ class _Entry:
 class Files:
     """Pictures as files: SVG, and PNG for what cannot show that.
 
-    PNG are made in a process beside, while this one goes on; they take about as long as all else.
-    Use it in a `with` block.
+    Args:
+        beside: makes every second PNG, while this process makes the others; None: none.
     """
 
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-        self._drawn: list[tuple[str, str, float, Future[bytes]]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __init__(self, beside: Beside | None = None) -> None:
+        self._beside = beside
+        self._drawn: list[tuple[str, str, Callable[[], bytes]]] = []
 
     def add(self, picture: Picture) -> None:
         """Draw the files of a picture."""
-        if self._pool is None:
-            # Not forked: libraries that are loaded have threads.
-            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
         svg, width = _svg(picture)
-        made = self._pool.submit(render.png_file, svg, width)
-        self._drawn.append((picture.name, svg, width, made))
+        if self._beside is not None and len(self._drawn) % 2:
+            made = self._beside.begin(vega.png, svg, width)
+        else:
+            made = partial(bytes, vega.png(svg, width))
+        self._drawn.append((picture.name, svg, made))
 
     def each(self) -> Iterator[tuple[str, bytes, bytes]]:
         """Of every picture that was added: name, SVG and PNG."""
-        for name, svg, width, made in self._drawn:
-            try:
-                png = made.result()
-            except BrokenProcessPool:  # ended from outside, such as for want of memory
-                png = render.png_file(svg, width)
-            yield name, svg.encode(), png
+        for name, svg, made in self._drawn:
+            yield name, svg.encode(), made()
 
 
 def _svg(picture: Picture) -> tuple[str, float]:

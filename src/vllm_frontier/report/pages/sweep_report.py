@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from vllm_frontier.report.pages import (
     measured,
     picture_file,
 )
-from vllm_frontier.report.pages.drawn import Picture
+from vllm_frontier.report.pages.beside import Beside
 from vllm_frontier.report.pages.links import Folder
 from vllm_frontier.report.pictures import pictures
+from vllm_frontier.report.plots import render, vega
+from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.terminal import speculation_notes
 from vllm_frontier.store import atomic
@@ -56,7 +59,8 @@ def make(
     page: Path,
     *,
     at: datetime | None = None,
-    each: Callable[[Picture], None] | None = None,
+    beside: Beside | None = None,
+    files: picture_file.Files | None = None,
 ) -> Report:
     """Read a sweep, also while it runs, and draw it.
 
@@ -64,21 +68,32 @@ def make(
         sweep: its folder.
         page: the folder in which the report will lie, for links.
         at: the time that the report bears; None: now.
-        each: told of every picture as soon as it is drawn.
+        beside: draws the panels; None: this process does.
+        files: given every picture as soon as it is drawn.
 
     Raises:
         StoreError: the folder is no sweep.
     """
     found = result.load(sweep)
+    begun = [(figure, _begun(figure, beside)) for figure in pictures(found)]
     progress = state.document(SweepStore.open(sweep), sweep, analysed=False)
-    shown = []
-    for figure in pictures(found):
-        shown.append(drawn.picture(figure))
-        if each is not None:
-            each(shown[-1])
     folder = Folder(page=page.resolve(), sweep=sweep.resolve())
-    context = _context(found, progress, shown, folder, at or datetime.now(UTC))
+    context = _context(found, progress, folder, at or datetime.now(UTC))
+    shown = []
+    for figure, svgs in begun:
+        shown.append(drawn.picture(figure, svgs()))
+        if files is not None:
+            files.add(shown[-1])
+    context["pictures"] = [each for each in shown if each.name not in _AFTERWARDS]
+    context["afterwards"] = [each for each in shown if each.name in _AFTERWARDS]
     return Report(found, progress, context)
+
+
+def _begun(figure: Figure, beside: Beside | None) -> Callable[[], list[str]]:
+    """What waits for the panels of a picture."""
+    if beside is None:
+        return partial(render.panels, figure)
+    return beside.begin(vega.svgs, render.specifications(figure))
 
 
 def write(sweep: Path, folder: Path) -> dict[str, Any]:
@@ -92,8 +107,9 @@ def write(sweep: Path, folder: Path) -> dict[str, Any]:
     Raises:
         StoreError: the sweep's folder is none, or the other one cannot be written.
     """
-    with picture_file.Files() as files:
-        report = make(sweep, folder, each=files.add)
+    with Beside() as beside:
+        files = picture_file.Files(beside)
+        report = make(sweep, folder, beside=beside, files=files)
         try:
             return _written(report, files, ReportPaths(folder))
         except OSError as error:
@@ -140,11 +156,10 @@ def told(written: Mapping[str, Any]) -> Iterator[str]:
 def _context(
     found: Result,
     progress: Mapping[str, Any],
-    shown: Sequence[Picture],
     folder: Folder,
     at: datetime,
 ) -> dict[str, Any]:
-    """What the templates name."""
+    """What the templates name, but for pictures."""
     document = result.document(found)
     advised = advice.document(advice.choose(found, advice.Wanted()))
     return {
@@ -159,8 +174,6 @@ def _context(
         "changes": measured.changes(found),
         "cards": choices.cards(advised["choices"]),
         "advice_notes": advised["notes"],
-        "pictures": [each for each in shown if each.name not in _AFTERWARDS],
-        "afterwards": [each for each in shown if each.name in _AFTERWARDS],
         "frontier": cells.frontier(document),
         "frontier_notes": cells.frontier_notes(document),
         "frontier_warnings": cells.frontier_warnings(document),

@@ -1,24 +1,20 @@
-"""From charts to SVG and PNG, without a browser and without a network."""
+"""From figures to what draws them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 import polars as pl
-import vl_convert as vlc
+from altair.utils.schemapi import debug_mode
 
-from vllm_frontier.report.plots import theme
+from vllm_frontier.report.plots import theme, vega
 from vllm_frontier.report.plots.figure import Figure, Panel
 
 _LINE = 17  # pixels of a line of the legend
-_SCALE = 2.0  # pixels of a PNG for one of the chart
-_WIDEST = 1600  # pixels of a PNG
 _COLUMNS = 3
 _FIT = {"type": "fit", "contains": "padding"}
-_PLACES = re.compile(r' (?:d|transform|x2?|y2?|width|height)="[^"]*"')
-_LONG = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 
 def panels(figure: Figure) -> list[str]:
@@ -27,8 +23,13 @@ def panels(figure: Figure) -> list[str]:
     A panel is as wide as its chart says, axes and legends included. One whose parts stand below
     each other is as wide as these and their axes.
     """
+    return vega.svgs(specifications(figure))
+
+
+def specifications(figure: Figure) -> list[dict[str, Any]]:
+    """Every panel as `vega.svgs` takes it: plain values, so that another process can draw it."""
     return [
-        _svg(panel, autosize=None if isinstance(panel, alt.VConcatChart) else _FIT)
+        _specification(panel, autosize=None if isinstance(panel, alt.VConcatChart) else _FIT)
         for panel in figure.panels
     ]
 
@@ -41,19 +42,8 @@ def svg_file(figure: Figure) -> str:
     if figure.legend:
         drawn = alt.vconcat(drawn, _legend(figure), spacing=16)
     whole = drawn.properties(title=figure.title, padding=12)
-    return theme.resolved(_svg(whole, background=theme.colour("page")))
-
-
-def png_file(svg: str, width: float = 0) -> bytes:
-    """A picture of `svg_file` as PNG, finer than the screen where that does not make it large.
-
-    Args:
-        svg: the picture.
-        width: its own, pixels; 0: not known.
-    """
-    scale = max(1.0, min(_SCALE, _WIDEST / width)) if width else _SCALE
-    image: bytes = vlc.svg_to_png(svg, scale=scale)
-    return image
+    [svg] = vega.svgs([_specification(whole, background=theme.colour("page"))])
+    return theme.resolved(svg)
 
 
 def _legend(figure: Figure) -> alt.LayerChart:
@@ -79,21 +69,16 @@ def _sign(told: str) -> tuple[str, str]:
     return (first, rest) if len(first) == 1 and rest and not first.isdigit() else ("■", told)
 
 
-def _svg(
+def _specification(
     chart: Panel | alt.ConcatChart | alt.VConcatChart,
     *,
     background: str | None = None,
     autosize: Mapping[str, str] | None = None,
-) -> str:
+) -> dict[str, Any]:
     # Charts come from our own code; to hold each against the whole schema takes as long again.
-    specification = chart.to_dict(validate=False)
+    with debug_mode(False):
+        specification: dict[str, Any] = chart.to_dict(validate=False)
     specification["config"] = {**theme.config(), "background": background}
     if autosize is not None:
         specification["autosize"] = dict(autosize)
-    svg: str = vlc.vegalite_to_svg(specification)
-    return _PLACES.sub(_rounded, svg)
-
-
-def _rounded(attribute: re.Match[str]) -> str:
-    """A place in the picture to a hundredth of a pixel."""
-    return _LONG.sub(lambda number: f"{float(number[0]):.2f}", attribute[0])
+    return specification
