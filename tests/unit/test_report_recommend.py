@@ -18,12 +18,14 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.report import advice, result, written
 from vllm_frontier.report.advice import Advice, Wanted
 from vllm_frontier.report.against import against
+from vllm_frontier.report.nearest import headline
 from vllm_frontier.store.tables import frame
 
 # Slow and long, fast and short, and what lies between.
 LONG = Cell(0, 24576, False, 0.9)
 SHORT = Cell(3, 4096, True, 0.6)
 MIDDLE = Cell(1, 16384, True, 0.9)
+PLAIN = Cell(0, 4096, False, 0.9)
 GRID = (
     "grid.depth=[0,1,3]",
     "grid.context=[4096,16384,24576]",
@@ -100,7 +102,7 @@ def test_a_choice_says_what_it_costs_against_the_others(found: result.Result) ->
     # 4 GiB times the utilization, less the window: 2.4 - 4096/65536 against 3.6 - 24576/65536.
     assert longest["kv_headroom_gib"] == pytest.approx(-1.2 + 20480 / 65536)
     assert longest["words"] == (
-        "against the longest: 20,480 tokens less window, 4.00 x as fast (verdict: faster), "
+        "against the longest: 20480 tokens less window, 4.00 x as fast (verdict: faster), "
         "0.3 less utilization, 0.89 GiB less KV cache to spare"
     )
     slower = next(each for each in chosen.choices if "longest" in each["choices"])
@@ -163,6 +165,41 @@ def test_what_launches_tell_is_no_luck() -> None:
     assert "luck" not in slow["words"]
 
 
+def test_the_gain_is_that_of_the_task_whose_speed_is_told(tmp_path: Path) -> None:
+    found = result.load(demo_sweep(tmp_path / "s", {PLAIN: 50.0, SHORT: 200.0}, *GRID))
+    prose = (pl.col("task") == "prose") & (pl.col("decode_tok_s") < 45)
+    slower = pl.when(prose).then(pl.col("decode_tok_s") / 2).otherwise("decode_tok_s")
+    changed = dataclasses.replace(found, runs=found.runs.with_columns(decode_tok_s=slower))
+    for task, gain in (("prose", 8.0), ("edit", 4.0), (None, 4.0)):
+        chosen = advice.choose(changed, Wanted(task=task, min_decode=100))
+        (best,) = chosen.choices
+        assert best["gain_no_graphs"] == pytest.approx(gain)
+        assert f"{gain:.2f} x baseline" in " ".join(printed(chosen).split())
+        assert f"{gain:.2f} x baseline" in " ".join(best["config"].split())
+        missed = advice.choose(changed, Wanted(task=task, min_decode=900)).nearest
+        assert missed[0]["gain_no_graphs"] == pytest.approx(gain)
+
+
+def test_a_sweep_that_is_not_finished_says_so(found: result.Result) -> None:
+    progress = {"state": "interrupted", "reason": None, "done": 7, "planned": 18, "folder": "my s"}
+    chosen = advice.choose(found, Wanted(), progress=progress)
+    assert chosen.notes[0] == (
+        "so far: 7 of 18 cells known; the search was interrupted; go on with: "
+        "vllm-frontier resume 'my s'"
+    )
+    assert (chosen.state, chosen.known, chosen.planned) == ("interrupted", 7, 18)
+    for state, reason, told in (
+        ("interrupted", "search.max_hours", ("the search was ended by its budget (search.max_",)),
+        ("running", None, ("; the sweep is running",)),
+        ("finished", None, ()),
+    ):
+        at = progress | {"state": state, "reason": reason}
+        notes = advice.choose(found, Wanted(), progress=at).notes
+        notes = [each for each in notes if each.startswith("so far")]
+        assert len(notes) == len(told)
+        assert all(word in note for word, note in zip(told, notes, strict=True))
+
+
 # Nothing satisfies it
 
 
@@ -194,6 +231,21 @@ def test_one_limit_gives_way_at_a_time(found: result.Result) -> None:
     assert all(each["command"] and each["docker"] for each in cells.values())
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["min_decode", "overall"], "nearest if less speed will do (and the nearest of all)"),
+        (
+            ["min_context", "max_utilization"],
+            "nearest if a shorter window or a larger utilization will do",
+        ),
+        (["overall"], "nearest of all"),
+    ],
+)
+def test_a_headline_says_what_would_have_to_give_way(names: list[str], told: str) -> None:
+    assert headline({"nearest_in": names}) == told
+
+
 def test_a_share_of_the_card_can_give_way(found: result.Result) -> None:
     cells = nearest(found, Wanted(min_context=16384, max_utilization=0.7))
     assert axes(cells["max_utilization"]) == MIDDLE
@@ -208,13 +260,13 @@ def test_a_limit_beyond_the_grid_says_where_the_grid_ends(found: result.Result) 
     assert chosen.reason is not None
     assert chosen.reason.startswith(
         "no cell with a speed has a window of at least 30000 tokens and a utilization of at most "
-        "0.5: the longest"
+        "0.5 both at once: taken alone, the longest"
     )
     assert "the grid ends at a window of 24576 tokens: longer ones were not tried" in chosen.notes
     told = "the smallest utilization of the grid is 0.6: smaller ones were not tried"
     assert told in chosen.notes
-    for word in ("shorter window", "larger utilization"):
-        told = f"a {word} alone does not help: no cell satisfies the other limits"
+    for word in ("a shorter window", "a larger utilization"):
+        told = f"{word} alone does not help: no cell satisfies the other limits"
         assert told in chosen.notes
     assert [each["nearest_in"] for each in chosen.nearest] == [["overall"]]
 
@@ -303,7 +355,10 @@ def test_words_take_eighty_columns_and_the_document_is_json(found: result.Result
         assert comments
         assert max(map(len, comments)) <= 80
         document = json.loads(json.dumps(advice.document(chosen)))
-        assert list(document) == ["sweep", "choices", "nearest", "reason", "notes"]
+        assert list(document) == [
+            *("sweep", "choices", "nearest", "reason", "notes"),
+            *("state", "known", "planned"),
+        ]
         keys = {"command", "config", "config_file", "config_command", "docker", "environment"}
         for each in document["choices"] + document["nearest"]:
             assert keys | {"against", "note", "checks", "gain_in_doubt"} <= set(each)
@@ -345,6 +400,7 @@ def test_files_are_written_once_and_never_over_others(found: result.Result, tmp_
         "demo-cpu-balanced.yaml",
     }
     assert all(Path(name).read_text() == content for name, content in files.items())
+    assert f"config file of fastest: {folder}/demo-cpu-fastest.yaml" in told.notes
     text = printed(told)
     assert "cat >" not in text
     assert f"--config '{folder}/demo-cpu-longest.yaml'" in text

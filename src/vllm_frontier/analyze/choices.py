@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from vllm_frontier.analyze.frontier import ALL
+from vllm_frontier.analyze.task_speeds import of_task
 
 CHOICES = ("fastest", "longest", "balanced")
 
@@ -24,7 +25,8 @@ def choices(
         The columns of `frontier` and, first, `choices` (list): `fastest` (highest speed),
         `longest` (longest window) and `balanced` (largest product of both). A cell that is
         several of them is one row. `decode_tok_s` is the speed that counts, so the task's
-        where one is given; ranges are null then. No row where nothing will do.
+        where one is given; ranges are null then, and gains still those of the median (see
+        `with_gains_of_task`). No row where nothing will do.
     """
     found = _eligible(frontier, task)
     found = found.with_columns(_product=pl.col("context") * pl.col("decode_tok_s"))
@@ -51,33 +53,3 @@ def _eligible(frontier: pl.LazyFrame, task: str | None) -> pl.LazyFrame:
     """The rows that lead for the task, with the speed that counts."""
     leading = frontier.filter(pl.col("on_frontier_for").list.contains(task or ALL))
     return of_task(leading, task)
-
-
-def of_task(cells: pl.LazyFrame, task: str | None) -> pl.LazyFrame:
-    """Those of some cells that have a speed that counts, with that as `decode_tok_s`.
-
-    Args:
-        cells: with the columns of the frontier.
-        task: whose speed counts; None for the median over tasks.
-
-    Returns:
-        The same columns; the interval is null where a task is given.
-    """
-    if task is None:
-        return cells.filter(pl.col("decode_tok_s").is_not_null())
-    speeds = (
-        cells.select("cell_id", "task_decode_tok_s")
-        .explode("task_decode_tok_s")
-        .unnest("task_decode_tok_s")
-        .filter(pl.col("task") == task)
-        .select("cell_id", pl.col("decode_tok_s").alias("_task_speed"))
-    )
-    return (
-        cells.join(speeds, on="cell_id", how="inner")
-        .with_columns(
-            decode_tok_s=pl.col("_task_speed"),
-            decode_tok_s_low=pl.lit(None, dtype=pl.Float64),
-            decode_tok_s_high=pl.lit(None, dtype=pl.Float64),
-        )
-        .drop("_task_speed")
-    )

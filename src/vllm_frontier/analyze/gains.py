@@ -7,12 +7,17 @@ import polars as pl
 from vllm_frontier.analyze.borrowed import with_speeds
 from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, CELL, counted, works
+from vllm_frontier.analyze.task_speeds import of_task
 
 _PLACE = ("context", "utilization", "extra")
 
 
 def gains(
-    trials: pl.LazyFrame, runs: pl.LazyFrame, *, figures: pl.DataFrame | None = None
+    trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
+    *,
+    figures: pl.DataFrame | None = None,
+    task: str | None = None,
 ) -> pl.LazyFrame:
     """The speed of every cell that was measured over the speed without speculation.
 
@@ -26,6 +31,7 @@ def gains(
         trials: the table `trials`.
         runs: the table `runs`.
         figures: of `cell_figures`, where they are known already.
+        task: whose speeds they are; None for the median over tasks.
 
     Returns:
         One row per cell: cell_id, `gain_same_graphs` (over depth 0 with the same graphs),
@@ -34,7 +40,7 @@ def gains(
     """
     if figures is None:
         figures = cell_figures(trials, runs)
-    speeds = with_speeds(counted(trials).filter(works()), figures).select(
+    speeds = of_task(with_speeds(counted(trials).filter(works()), figures), task).select(
         "cell_id", *AXES, "decode_tok_s"
     )
     base = speeds.filter(pl.col("depth") == 0)
@@ -63,6 +69,35 @@ def gains(
             .alias("gain_basis"),
         )
         .sort("cell_id")
+    )
+
+
+def with_gains_of_task(
+    cells: pl.LazyFrame,
+    trials: pl.LazyFrame,
+    runs: pl.LazyFrame,
+    *,
+    figures: pl.DataFrame,
+    task: str | None,
+) -> pl.LazyFrame:
+    """Cells with the gains of one task in place of those of the median over tasks.
+
+    Args:
+        cells: with the columns of the frontier.
+        trials: the table `trials`.
+        runs: the table `runs`.
+        figures: of `cell_figures`.
+        task: whose speeds count; None: the cells stay as they are.
+    """
+    if task is None:
+        return cells
+    own = gains(trials, runs, figures=figures, task=task)
+    names = cells.collect_schema().names()
+    # Gains are of the cell whose speed it is.
+    return (
+        cells.drop("gain_same_graphs", "gain_no_graphs", "gain_basis")
+        .join(own, left_on="speed_cell", right_on="cell_id", how="left", maintain_order="left")
+        .select(names)
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from vllm_frontier.analyze.choices import of_task
+from vllm_frontier.analyze.task_speeds import of_task
 from vllm_frontier.dominance import TIE
 
 CONTEXT, DECODE, UTILIZATION = "min_context", "min_decode", "max_utilization"

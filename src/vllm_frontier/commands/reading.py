@@ -105,10 +105,12 @@ def recommend(
     Each is printed as a command, as a config file of vLLM and as a container. Where no cell
     satisfies the limits, those that come nearest are told, and what they miss.
     """
-    from vllm_frontier.report import advice, result, written
+    from vllm_frontier.report import advice, result, state, written
+    from vllm_frontier.store.sweep_store import SweepStore
 
+    progress = state.document(SweepStore.open(folder), folder, analysed=False)
     wanted = advice.Wanted(task, min_context, min_decode, max_utilization)
-    choices = advice.choose(result.load(folder), wanted)
+    choices = advice.choose(result.load(folder), wanted, progress=progress)
     if into is not None:
         choices = written.write(choices, into)
     if as_json:

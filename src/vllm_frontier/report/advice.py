@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import polars as pl
 
-from vllm_frontier.analyze.choices import choices, of_task
+from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.frontier import candidates, frontier
+from vllm_frontier.analyze.gains import with_gains_of_task
 from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.nearest import nearest
+from vllm_frontier.analyze.task_speeds import of_task
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.engine.serving import serving
 from vllm_frontier.errors import ConfigError
@@ -25,6 +29,7 @@ from vllm_frontier.report.nearest import Wanted
 from vllm_frontier.report.recommended import show
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.serving.forms import FORMS, forms, notes
+from vllm_frontier.report.wording import several
 from vllm_frontier.search.proof import DISAGREEMENT, is_in_doubt
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.rows import cell_of
@@ -37,7 +42,8 @@ class Advice:
     """The chosen cells, each with its commands.
 
     Where none will do, `choices` is empty, there is a `reason`, and `nearest` are the cells that
-    come nearest. `notes` are about the sweep, or about what was asked for.
+    come nearest. `notes` are about the sweep, or about what was asked for. `state`, `known` and
+    `planned` (cells) are those of the sweep, null where they were not asked for.
     """
 
     sweep: str
@@ -45,16 +51,37 @@ class Advice:
     nearest: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
     notes: list[str] = field(default_factory=list)
+    state: str | None = None
+    known: int | None = None
+    planned: int | None = None
 
 
-def choose(result: Result, wanted: Wanted) -> Advice:
+def choose(result: Result, wanted: Wanted, *, progress: Mapping[str, Any] | None = None) -> Advice:
     """The fastest, the longest and the balanced cell that satisfy what is wanted.
+
+    Args:
+        result: the sweep.
+        wanted: what is asked for.
+        progress: how far the sweep is, from `state.document`; None where that is told elsewhere.
 
     Raises:
         ConfigError: the sweep has no such task, or a limit is no number.
         EngineError: the sweep's own command cannot be read.
     """
     _check(result, wanted)
+    advice = _chosen(result, wanted)
+    if progress is None:
+        return advice
+    return dataclasses.replace(
+        advice,
+        notes=[*_so_far(progress), *advice.notes],
+        state=progress["state"],
+        known=progress["done"],
+        planned=progress["planned"],
+    )
+
+
+def _chosen(result: Result, wanted: Wanted) -> Advice:
     spec = spec_from_document(result.config, secrets=False)
     tables = result.trials.lazy(), result.runs.lazy()
     limits = {
@@ -62,10 +89,11 @@ def choose(result: Result, wanted: Wanted) -> Advice:
         "min_decode": wanted.min_decode,
         "max_utilization": wanted.max_utilization,
     }
-    leading = frontier(*tables, task=wanted.task, **limits)  # type: ignore[arg-type]
-    rows = choices(leading, task=wanted.task).collect()
-    chosen = _told(result, spec, rows)
     figures = cell_figures(*tables)
+    leading = frontier(*tables, task=wanted.task, figures=figures, **limits)  # type: ignore[arg-type]
+    own = partial(with_gains_of_task, figures=figures, task=wanted.task)
+    rows = own(choices(leading, task=wanted.task), *tables).collect()
+    chosen = _told(result, spec, rows)
     if chosen:
         costs = against(chosen, figures, wanted.task)
         told = [{**one, "against": each} for one, each in zip(chosen, costs, strict=True)]
@@ -77,7 +105,7 @@ def choose(result: Result, wanted: Wanted) -> Advice:
     if works.is_empty():
         return Advice(result.name, [], reason=f"no cell that works has a speed for {wanted.task}")
     # The speed is that of the task already.
-    found = nearest(works.lazy(), **limits).collect()  # type: ignore[arg-type]
+    found = own(nearest(works.lazy(), **limits), *tables).collect()  # type: ignore[arg-type]
     told = [
         {
             **each,
@@ -93,7 +121,9 @@ def choose(result: Result, wanted: Wanted) -> Advice:
 
 
 def document(advice: Advice) -> dict[str, Any]:
-    """What `recommend --json` prints: `sweep`, `choices`, `nearest`, `reason` and `notes`.
+    """What `recommend --json` prints: `sweep`, `choices`, `nearest`, `reason`, `notes` and more.
+
+    `state` (as in `status --json`), `known` and `planned` tell how far the sweep is.
 
     The choices are cells, each with
 
@@ -144,6 +174,20 @@ def _told(result: Result, spec: SweepSpec, rows: pl.DataFrame) -> list[dict[str,
             }
         )
     return found
+
+
+def _so_far(progress: Mapping[str, Any]) -> Iterator[str]:
+    """That the sweep may come to something better; nothing of one that is finished."""
+    if progress["state"] == "finished":
+        return
+    cells = f"{progress['done']} of {several(progress['planned'], 'cell', 'cells')} known"
+    if progress["state"] == "running":
+        yield f"so far: {cells}; the sweep is running"
+        return
+    reason = progress["reason"]
+    ended = "was interrupted" if reason is None else f"was ended by its budget ({reason})"
+    resume = shlex.join(["vllm-frontier", "resume", progress["folder"]])
+    yield f"so far: {cells}; the search {ended}; go on with: {resume}"
 
 
 def _notes(spec: SweepSpec, rows: pl.DataFrame) -> list[str]:

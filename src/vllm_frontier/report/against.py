@@ -85,7 +85,7 @@ def _more(one: Choice, other: Choice, name: str) -> float | None:
 
 def _window(one: Choice, other: Choice) -> str:
     more = one["context"] - other["context"]
-    return f"{abs(more):,} tokens {_word(more)} window" if more else "the same window"
+    return f"{abs(more)} tokens {_word(more)} window" if more else "the same window"
 
 
 def _speed(numbers: Mapping[str, Any]) -> str:

@@ -13,6 +13,12 @@ from vllm_frontier.analyze.nearest import CONTEXT, DECODE, OVERALL, UTILIZATION
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.wording import listed, several
 
+_GIVES_WAY = {
+    CONTEXT: "a shorter window",
+    DECODE: "less speed",
+    UTILIZATION: "a larger utilization",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -67,13 +73,11 @@ def missing(row: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:
 
 def headline(row: Mapping[str, Any]) -> str:
     """In what a cell comes nearest, in words."""
-    words = {
-        CONTEXT: "with a shorter window",
-        DECODE: "with a slower speed",
-        UTILIZATION: "with a larger utilization",
-        OVERALL: "overall",
-    }
-    return f"nearest {', '.join(words[each] for each in row['nearest_in'])}"
+    gives = [_GIVES_WAY[name] for name in row["nearest_in"] if name != OVERALL]
+    if not gives:
+        return "nearest of all"
+    of_all = " (and the nearest of all)" if OVERALL in row["nearest_in"] else ""
+    return f"nearest if {listed(gives, 'or')} will do{of_all}"
 
 
 def reason(wanted: Wanted, cells: pl.DataFrame) -> str:
@@ -83,11 +87,14 @@ def reason(wanted: Wanted, cells: pl.DataFrame) -> str:
         wanted: what was asked for.
         cells: every cell that works and has a speed, with the speed that counts.
     """
-    told = listed(list(wanted.constraints().values()))
+    asked = list(wanted.constraints().values())
     longest, fastest = cells.select(pl.col("context", "decode_tok_s").max()).row(0)
+    # Each may well be satisfied by some cell, which then is no contradiction.
+    together = f" {'both' if len(asked) == 2 else 'all'} at once" if len(asked) > 1 else ""
+    alone = " taken alone," if together else ""
     return (
-        f"no cell with a speed has {told}: the longest window with a speed is {longest} tokens, "
-        f"the fastest cell decodes {_speed(fastest)} tokens/s"
+        f"no cell with a speed has {listed(asked)}{together}:{alone} the longest window with a "
+        f"speed is {longest} tokens, the fastest cell decodes {_speed(fastest)} tokens/s"
     )
 
 
@@ -120,10 +127,9 @@ def _in_vain(wanted: Wanted, nearest: pl.DataFrame) -> Iterator[str]:
     """Limits that may give way altogether without any cell satisfying the others."""
     asked = wanted.constraints()
     found = set(nearest["nearest_in"].explode())
-    words = {CONTEXT: "shorter window", DECODE: "slower speed", UTILIZATION: "larger utilization"}
     for name in asked:
         if name not in found and len(asked) > 1:
-            yield f"a {words[name]} alone does not help: no cell satisfies the other limits"
+            yield f"{_GIVES_WAY[name]} alone does not help: no cell satisfies the other limits"
 
 
 def _about_windows(least: int, known: pl.DataFrame, end: int, cells: pl.DataFrame) -> Iterator[str]:

@@ -22,7 +22,7 @@ def write(advice: Advice, folder: Path) -> Advice:
 
     Returns:
         The same, with `config_file` as the path of what was written, `config_command` for it,
-        and a note.
+        and a note of what each file holds.
 
     Raises:
         ConfigError: a file is there with other content, the folder cannot be written, or the
@@ -41,13 +41,18 @@ def write(advice: Advice, folder: Path) -> Advice:
             atomic.write_text(path, content)
     except OSError as error:
         raise ConfigError(f"--write: {folder} cannot be written: {error.strerror}") from error
-    names = [str(path) for path in contents]
+    told = [f"config file of {_named(each)}: {folder / each['config_file']}" for each in cells]
     return replace(
         advice,
         choices=[_at(folder, each) for each in advice.choices],
         nearest=[_at(folder, each) for each in advice.nearest],
-        notes=[*advice.notes, *(f"config file: {name}" for name in names)],
+        notes=[*advice.notes, *told],
     )
+
+
+def _named(cell: dict[str, Any]) -> str:
+    """A cell by what it was chosen for: a file bears only the first of these."""
+    return ", ".join(cell["choices"]) if "choices" in cell else f"the cell {cell['headline']}"
 
 
 def _new(contents: dict[Path, str]) -> Iterator[tuple[Path, str]]:
