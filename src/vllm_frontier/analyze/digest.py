@@ -7,6 +7,7 @@ most of a sweep, are read only of the runs whose text is looked at.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 
@@ -43,6 +44,7 @@ _OF_A_DECODE = (
     *("drafts", "draft_tokens", "accepted_tokens", "positions"),
 )
 _OF_A_TEXT = ("row", "launch", *REQUEST, "prompt_tokens", "completion_tokens")
+_PIECE = 32_768  # rows; as many as there are in a group of rows of a file
 _TEXTS_AT_MOST = 50_000  # outputs that are compared
 _TEXTS_AT_LEAST = 2  # of these of each launch and task
 
@@ -57,7 +59,7 @@ class Digest:
         """Of the tables `trials` and `runs`."""
         self.trials = trials
         self._runs = runs
-        self._texts: Future[pl.DataFrame] | None = None
+        self._texts: list[tuple[Future[pl.DataFrame], pl.LazyFrame]] | None = None
 
     @cached_property
     def launches(self) -> pl.DataFrame:
@@ -218,22 +220,36 @@ class Digest:
     @cached_property
     def texts(self) -> pl.DataFrame:
         """`row` and `output_token_ids` of the texts of `compared` and of `probes`."""
-        return self.read_texts().result()
+        # From the other end, so that both are done at the same time.
+        begun = reversed(self.read_texts())
+        told = [each.collect() if read.cancel() else read.result() for read, each in begun]
+        return pl.concat(told)
 
-    def read_texts(self) -> Future[pl.DataFrame]:
+    def read_texts(self) -> list[tuple[Future[pl.DataFrame], pl.LazyFrame]]:
         """Begin to read `texts`, which takes longest; figures can be made meanwhile."""
         if self._texts is None:
             rows = pl.concat([self.compared["text"], self.probes["text"]]).unique()
-            with_texts = ThreadPoolExecutor(max_workers=1)
-            self._texts = with_texts.submit(self.more, rows, "output_token_ids")
-            with_texts.shutdown(wait=False)
+            reader = ThreadPoolExecutor(max_workers=1)
+            pieces = self._pieces(rows, "output_token_ids")
+            self._texts = [(reader.submit(each.collect), each) for each in pieces]
+            reader.shutdown(wait=False)
         return self._texts
 
     def more(self, rows: pl.Series, *columns: str) -> pl.DataFrame:
         """Further columns of some runs: `row` and these, in the order of the table."""
-        runs = self._runs.with_row_index("row")
-        chosen = runs.filter(pl.col("row").is_in(rows.implode())) if len(rows) else runs.head(0)
-        return chosen.select("row", *columns).collect(engine="streaming")
+        return pl.concat(each.collect() for each in self._pieces(rows, *columns))
+
+    def _pieces(self, rows: pl.Series, *columns: str) -> Iterator[pl.LazyFrame]:
+        """The same piece by piece, without those that have none of the rows.
+
+        Few are in memory at a time, and other figures can be made meanwhile.
+        """
+        yield self._runs.head(0).with_row_index("row").select("row", *columns)
+        wanted = rows.to_frame("row").sort("row").with_columns(_piece=pl.col("row") // _PIECE)
+        for some in wanted.partition_by("_piece", maintain_order=True):
+            start = _PIECE * some["_piece"].item(0)
+            runs = self._runs.slice(start, _PIECE).with_row_index("row", offset=start)
+            yield runs.filter(pl.col("row").is_in(some["row"].implode())).select("row", *columns)
 
 
 def _text() -> pl.Expr:

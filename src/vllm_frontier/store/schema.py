@@ -259,6 +259,6 @@ def arrow_to_parquet(content: Any) -> bytes:
 
     sink = pa.BufferOutputStream()
     # Groups that are read one by one, so that texts need not be in memory all at once.
-    pq.write_table(content, sink, compression="zstd", row_group_size=65_536)
+    pq.write_table(content, sink, compression="zstd", row_group_size=32_768)
     result: bytes = sink.getvalue().to_pybytes()
     return result

@@ -53,7 +53,7 @@ def clock_gap(evidence: Evidence) -> Judgement:
             pl.len().cast(pl.Int64).alias("n"),
             (off | pl.col("_ratio").is_null()).sum().cast(pl.Int64).alias("_off"),
             pl.col("_ratio").is_null().sum().cast(pl.Int64).alias("_alone"),
-            farthest.sort_by(farthest.log().abs()).last().alias("_worst"),
+            farthest.get(farthest.log().abs().arg_max()).alias("_worst"),
         )
         .collect()
     )

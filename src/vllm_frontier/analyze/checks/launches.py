@@ -21,6 +21,7 @@ from vllm_frontier.analyze.checks.judgement import (
 )
 from vllm_frontier.analyze.checks.paired import pooled, sure
 from vllm_frontier.analyze.checks.telemetry import correlate
+from vllm_frontier.analyze.packed import paired
 from vllm_frontier.dominance import TIE
 from vllm_frontier.outcome import Purpose
 
@@ -112,18 +113,13 @@ def _pairs(evidence: Evidence) -> pl.DataFrame:
         _earlier=pl.col("attempt").shift(1).over("cell_id"),
     )
     later = order.filter(pl.col("_before").is_not_null())
-    speeds = evidence.by_request.lazy()
+    speeds = evidence.by_request.with_columns(_asked=paired("launch", "request")).lazy()
     return (
         later.lazy()
         .select("launch", "cell_id", "attempt", "_before", "_earlier")
-        .join(speeds, on="launch", how="inner")
-        .join(
-            speeds,
-            left_on=("_before", "request"),
-            right_on=("launch", "request"),
-            how="inner",
-            suffix="_then",
-        )
+        .join(speeds.drop("_asked"), on="launch", how="inner")
+        .with_columns(_asked=paired("_before", "request"))
+        .join(speeds.select("_asked", "log_speed"), on="_asked", how="inner", suffix="_then")
         .with_columns(_ratio=pl.col("log_speed") - pl.col("log_speed_then"))
         .group_by("launch", "cell_id", "attempt", "_earlier")
         .agg(
