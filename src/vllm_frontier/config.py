@@ -31,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vllm_frontier import config_checks, config_words
 from vllm_frontier.config_schema import GROUPS, SweepConf
 from vllm_frontier.errors import ConfigError
-from vllm_frontier.identity import with_secrets
+from vllm_frontier.identity import with_secrets, without_secrets
 from vllm_frontier.shipped import shipped
 from vllm_frontier.spec import (
     CardSpec,
@@ -105,7 +105,7 @@ def spec_from_document(document: Mapping[str, Any], *, secrets: bool = True) -> 
     Raises:
         ConfigError: the document is no sweep, or the environment lacks a secret.
     """
-    content = with_secrets(document, os.environ) if secrets else dict(document)
+    content = with_secrets(document, os.environ) if secrets else without_secrets(document)
     return _spec(_typed(OmegaConf.create(content)))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from vllm_frontier.config_schema import SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
-from vllm_frontier.launch.environment import is_secret, mask_secrets
+from vllm_frontier.identity import without_secrets
+from vllm_frontier.launch.environment import is_secret, mask_forms, mask_secrets
 from vllm_frontier.measure.task import load_task, needs_tokens
 
 CARD_KINDS = ("nvidia", "cpu", "simulated")
@@ -211,9 +212,20 @@ def check_secrets(conf: SweepConf) -> None:
         ("grid.extra", conf.grid.extra),
     ):
         _refuse_secrets(section, values)
+    for key, shown in (
+        ("name", conf.name),
+        ("model.name", conf.model.name),
+        ("card.name", conf.card.name),
+        *((f"grid.extra.{axis}", values) for axis, values in conf.grid.extra.items()),
+    ):
+        if without_secrets({key: shown}) != {key: shown}:
+            raise ConfigError(
+                f"{key} holds a secret that every table would show: keep it in a variable of your "
+                "shell or in engine.env, and give a name here that tells what differs"
+            )
     if conf.engine.command is not None:
         words = conf.engine.command.split()
-        if mask_secrets(words) != words:
+        if mask_secrets(words) != words or mask_forms(conf.engine.command) != conf.engine.command:
             raise ConfigError(
                 "engine.command holds a secret that would be written to disk with the results: "
                 "set it as a variable of your shell, and pass it on by name (docker: -e HF_TOKEN)"
@@ -272,7 +284,8 @@ def _refuse_secrets(key: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         return
     for name, inner in value.items():
-        if is_secret(str(name)):
+        # Such as `hf_token: true`: the one that is logged in with.
+        if is_secret(str(name)) and not isinstance(inner, bool | None):
             raise ConfigError(
                 f"{key}.{name} would be written to disk with the results: set the secret as a "
                 "variable of your shell instead, launches inherit it"

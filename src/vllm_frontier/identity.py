@@ -16,7 +16,7 @@ from typing import Any
 from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import digest
-from vllm_frontier.launch.environment import MASK, is_secret, mask_secrets
+from vllm_frontier.launch.environment import MASK, is_secret, mask_forms, mask_secrets
 from vllm_frontier.measure.task import load_task
 from vllm_frontier.spec import ModelSpec, SweepIdentity, SweepSpec, WorkloadSpec
 
@@ -67,7 +67,7 @@ def without_secrets(document: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration, or a part of one, as it may be written down: secrets read `***`.
 
     Secret is what `launch.environment.mask_secrets` takes for it: by the name of a key, of a
-    variable or of an option, at any depth and inside of texts, and the user in a URL.
+    variable or of an option, at any depth and inside of texts, or by its form.
     """
     return {str(name): _masked(value, str(name)) for name, value in document.items()}
 
@@ -100,7 +100,8 @@ def _masked(value: Any, name: str) -> Any:
 
 
 def _masked_text(text: str) -> str:
-    text = _with_named(text, lambda name, value: MASK)
+    # A header first: its value is more than the one word that follows its name.
+    text = _with_named(mask_forms(text), lambda name, value: MASK)
     try:
         words = shlex.split(text)
     except ValueError:  # no command: a quotation mark without its partner

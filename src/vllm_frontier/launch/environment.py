@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
@@ -14,11 +14,30 @@ MASK = "***"
 
 _DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "TMP", "TEMP"})
 _OF_RAY = re.compile(r"(^|/)ray/(_private|thirdparty_files|core)(/|$)")
+# A pass before or after another is one of a compiler's.
 _SECRET = re.compile(
-    r"(^|_)(API_?KEYS?|TOKEN)$|SECRET|PASSWORD|PASSWD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE
+    r"(^|_)(API_?KEYS?|TOKEN|AUTH|(?<!PRE_)(?<!POST_)PASS)$"
+    r"|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(ACCESS|PRIVATE)_KEY|AUTHORIZATION",
+    re.IGNORECASE,
 )
 _ASSIGNMENT = re.compile(r"(?P<name>(--env=|-e)?[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
-_USER_IN_URL = re.compile(r"://[^/@\s]+:[^/@\s]*@")
+# Of an address of the web a user alone is a token, too; `ssh://git@host` holds none.
+_USER_IN_URL = re.compile(
+    r"""(?<=https://)[^/?#\s"']+(?=@)|(?<=http://)[^/?#\s"']+(?=@)
+        |(?<=://)[^/?#\s"':]*:[^/?#\s"']*(?=@)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_HEADER = re.compile(
+    r"""\b(?:authorization|x-[\w-]*(?:key|token|auth))["']?\s*[:=]\s*["']?
+        (?P<value>[^"'\n,;{}]*[^"'\s,;{}])""",
+    re.VERBOSE | re.IGNORECASE,
+)
+# What follows `Basic` is base64, so that words of a name are not taken for it.
+_SCHEME = re.compile(
+    r"""\bbearer\s+(?P<token>[\w.~+/=-]{6,})
+        |\bbasic\s+(?P<pair>(?=[^\s]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}(?![\w-]))""",
+    re.VERBOSE | re.IGNORECASE,
+)
 # These options of vLLM take several values.
 _LIST_OPTIONS = frozenset({"API_KEY"})
 
@@ -73,9 +92,9 @@ def mask_secrets(value: Sequence[str]) -> list[str]: ...
 def mask_secrets(value: Mapping[str, str] | Sequence[str]) -> dict[str, str] | list[str]:
     """A copy of an environment or a command in which secrets read `***`.
 
-    Secret are the values of variables and options whose name ends in `API_KEY` or `TOKEN` or
-    speaks of a secret, password, credential or access key, and what stands before the `@`
-    of a URL.
+    Secret are the values of variables and options whose name ends in `API_KEY`, `TOKEN`, `AUTH`
+    or `PASS` or speaks of a secret, password, credential, authorization or access key, and what
+    `mask_forms` finds.
     """
     if isinstance(value, Mapping):
         return {
@@ -83,6 +102,32 @@ def mask_secrets(value: Mapping[str, str] | Sequence[str]) -> dict[str, str] | l
             for name, text in value.items()
         }
     return _mask_arguments(value)
+
+
+def secret_forms(text: str) -> Iterator[tuple[int, int]]:
+    """Where a text holds what is secret by its form, whatever its name: start and end of each.
+
+    That is the value of an `Authorization` or `X-Api-Key` header, a token after `Bearer` or
+    `Basic`, and what stands before the `@` of a URL.
+    """
+    for found in _HEADER.finditer(text):
+        yield found.span("value")
+    for found in _SCHEME.finditer(text):
+        yield found.span(found.lastgroup or 0)
+    for found in _USER_IN_URL.finditer(text):
+        yield found.span()
+
+
+def mask_forms(text: str) -> str:
+    """A text in which what is secret by its form reads `***`."""
+    for pattern in (_HEADER, _SCHEME, _USER_IN_URL):
+        pieces, position = [], 0
+        for found in pattern.finditer(text):
+            start, end = found.span(found.lastgroup or 0)
+            pieces += [text[position:start], MASK]
+            position = end
+        text = "".join(pieces) + text[position:]
+    return text
 
 
 def _mask_arguments(argv: Sequence[str]) -> list[str]:
@@ -113,7 +158,7 @@ def _mask_json(value: Any) -> Any:
         }
     if isinstance(value, list):
         return [_mask_json(each) for each in value]
-    return value
+    return mask_forms(value) if isinstance(value, str) else value
 
 
 def _mask_text(text: str) -> str:
@@ -125,4 +170,4 @@ def _mask_text(text: str) -> str:
     assignment = _ASSIGNMENT.fullmatch(text)
     if assignment and _SECRET.search(assignment["name"].removeprefix("--env=").removeprefix("-e")):
         return f"{assignment['name']}={MASK}"
-    return _USER_IN_URL.sub(f"://{MASK}@", text)
+    return mask_forms(text)

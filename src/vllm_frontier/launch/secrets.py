@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vllm_frontier.launch.environment import MASK, is_secret, mask_secrets
+from vllm_frontier.launch.environment import MASK, is_secret, mask_secrets, secret_forms
 
 # A shorter value would be found in words that have nothing to do with it.
 SHORTEST = 8
-_USER_IN_URL = re.compile(r"://[^/@\s:]+:(?P<password>[^/@\s]+)@")
+_SCHEME = re.compile(r"(bearer|basic)\s+", re.IGNORECASE)
 _CHUNK = 1024 * 1024
 
 
@@ -19,12 +19,15 @@ def secret_values(environment: Mapping[str, str], argv: Sequence[str]) -> tuple[
     """The values that must not be written down, longest first.
 
     Args:
-        environment: of the launch; secret by the names of its variables.
-        argv: of the launch; secret by the names of its options.
+        environment: of the launch; secret by the names of its variables, or by its form.
+        argv: of the launch; secret by the names of its options, or by its form.
     """
     found = {value for name, value in environment.items() if is_secret(name)}
     for text in (*environment.values(), *argv):
-        found.update(match["password"] for match in _USER_IN_URL.finditer(text))
+        for start, end in secret_forms(text):
+            # A server may print it without the word before it, or the user.
+            value = _SCHEME.sub("", text[start:end], count=1)
+            found.update((value, value.partition(":")[2]))
     for word, masked in zip(argv, mask_secrets(argv), strict=True):
         if masked == MASK:
             found.add(word)
