@@ -110,6 +110,7 @@ def run_sweep(
         folder, document, identity, allow_changed=allow_changed
     )
     with store:
+        identity = store.identity
         driver = Driver(spec, identity, version, store, display)
         driver.tell_earlier(search)
         remove_abandoned()

@@ -29,6 +29,7 @@ from vllm_frontier.report.nearest import Wanted
 from vllm_frontier.report.recommended import show
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.serving.forms import FORMS, forms, notes
+from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import several
 from vllm_frontier.search.proof import DISAGREEMENT, is_in_doubt
 from vllm_frontier.spec import SweepSpec
@@ -74,11 +75,16 @@ def choose(result: Result, wanted: Wanted, *, progress: Mapping[str, Any] | None
         return advice
     return dataclasses.replace(
         advice,
-        notes=[*_so_far(progress), *advice.notes],
+        notes=[*_so_far(progress), *_damaged(progress), *advice.notes],
         state=progress["state"],
         known=progress["done"],
         planned=progress["planned"],
     )
+
+
+def _damaged(progress: Mapping[str, Any]) -> list[str]:
+    told = unread(progress["damaged"])
+    return [] if told is None else [told]
 
 
 def _chosen(result: Result, wanted: Wanted) -> Advice:

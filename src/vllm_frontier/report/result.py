@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vllm_frontier.analyze.checks import Verdict
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.config import spec_from_document
+from vllm_frontier.identity import without_secrets
 from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.report import checks, documents, terminal
 from vllm_frontier.report.nothing import why_nothing
@@ -21,6 +23,7 @@ from vllm_frontier.report.underway import under_way
 from vllm_frontier.report.wording import several
 from vllm_frontier.store import tables
 from vllm_frontier.store.sweep_store import SweepStore
+from vllm_frontier.store.vanished import read_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Result:
     """The tables of a sweep, made from the attempts that are there now and what follows.
 
     `running` are the rows of attempts that run now; `trials` has them once they have ended.
+    `damaged` is a path for each attempt that cannot be read and counts as interrupted, from the
+    sweep's folder on.
     """
 
     name: str
@@ -38,6 +43,7 @@ class Result:
     boundaries: pl.DataFrame
     checks: pl.DataFrame
     running: pl.DataFrame
+    damaged: Sequence[str] = ()
 
     @property
     def simulated(self) -> bool:
@@ -61,9 +67,14 @@ def load(folder: Path) -> Result:
     Raises:
         StoreError: the folder is no sweep.
     """
+    return read_again(partial(_load, folder))
+
+
+def _load(folder: Path) -> Result:
     store = SweepStore.open(folder)
     spec = spec_from_document(store.config, secrets=False)
-    running, known = under_way(store.writer(), store.outcomes())
+    found, damaged = store.look_through()
+    running, known = under_way(store.writer(), found)
     trials, runs = store.tables(inferred_rows(spec, store.identities, known), known)
     planned = tables.planned(spec.grid.cells())
     derived = derived_tables(
@@ -75,19 +86,20 @@ def load(folder: Path) -> Result:
     )
     return Result(
         name=str(store.config["name"]),
-        config=store.config,
+        config=without_secrets(store.config),
         trials=trials,
         runs=runs,
         frontier=derived["frontier"].collect(),
         boundaries=derived["boundaries"].collect(),
         checks=derived["checks"].collect(),
         running=tables.frame("trials", [each.row for each in running]),
+        damaged=damaged,
     )
 
 
 def document(result: Result) -> dict[str, Any]:
-    """What `show --json` prints."""
-    return documents.show_document(
+    """What `show --json` prints: `documents.show_document`, and `damaged` of the result."""
+    found = documents.show_document(
         result.name,
         result.trials.lazy(),
         result.runs.lazy(),
@@ -98,6 +110,7 @@ def document(result: Result) -> dict[str, Any]:
         simulated=result.simulated,
         reason=result.nothing() if result.frontier.is_empty() else None,
     )
+    return {**found, "damaged": list(result.damaged)}
 
 
 def show(result: Result, console: Console, *, short: bool = False) -> None:

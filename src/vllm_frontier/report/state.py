@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from vllm_frontier.report.frontier_table import frontier_section
 from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.report.so_far import so_far
 from vllm_frontier.report.underway import under_way
+from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import label, several, titled
 from vllm_frontier.search import Ask, create_search
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import RecordedOutcome, in_order
 from vllm_frontier.store.rows import cell_of
 from vllm_frontier.store.sweep_store import SweepStore
+from vllm_frontier.store.vanished import read_again
 
 _FOR = {
     "answer": "to learn what works",
@@ -50,14 +53,19 @@ def document(store: SweepStore, folder: Path, *, analysed: bool = True) -> dict[
     `reference` (how many of these repeat a measured cell, or watch one), `launches_left`
     (about how many are to come without a budget, null while it runs), `next` (what the next of
     these is for: `answer`, `speed`, `check` or `repeat`), `cells` (how many have each status),
-    `running` (cells that are being tried, with the attempt's number), `simulated`, `grid` (every
+    `running` (cells that are being tried, with the attempt's number), `damaged` (a path for each
+    attempt that cannot be read and counts as interrupted), `simulated`, `grid` (every
     cell of the grid and every other one that was tried: what is known of it, `running`, or
     `not_reached`), `without_frontier` (why there is none) and, as in `show --json`, but so far:
     `frontier`, `choices`, `checks` and `without_speed`; from `simulated` on only if `analysed`.
     """
+    return read_again(partial(_document, store, folder, analysed=analysed))
+
+
+def _document(store: SweepStore, folder: Path, *, analysed: bool) -> dict[str, Any]:
     spec = spec_from_document(store.config, secrets=False)
     cells = spec.grid.cells()
-    found, writer = store.outcomes(), store.writer()
+    (found, damaged), writer = store.look_through(), store.writer()
     running, records = under_way(writer, found)
     latest = _latest(records)
     follows = inferred_rows(spec, store.identities, records)
@@ -88,6 +96,7 @@ def document(store: SweepStore, folder: Path, *, analysed: bool = True) -> dict[
         "next": None if upcoming is None else _wanted(upcoming, latest),
         "cells": dict(statuses),
         "running": [{**each.cell.axes(), "attempt": each.attempt} for each in running],
+        "damaged": damaged,
         **(so_far(store, spec, records, follows, running) if analysed else {}),
     }
 
@@ -173,6 +182,8 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"  beside these {again}" if found["inferred"] else f"  {made} and {again}")
     for cell in found["running"]:
         console.print(f"  now: {_in_words(cell)}", soft_wrap=True, markup=False)
+    if told := unread(found["damaged"]):
+        console.print(f"  {told}", soft_wrap=True, markup=False)
     _pictures(found, console)
     if found["launches_left"]:
         folder = found["folder"]

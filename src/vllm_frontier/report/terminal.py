@@ -17,6 +17,7 @@ from vllm_frontier.report.disagreement import disagreement
 from vllm_frontier.report.frontier_table import frontier_section
 from vllm_frontier.report.grid_map import grid_map, with_planned
 from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import on_off, several, titled
 
 EVIDENCE_WIDTH = 300  # characters
@@ -55,6 +56,8 @@ def overview(
 ) -> list[RenderableType]:
     """What comes first: what became of the cells, their map, the frontier."""
     parts: list[RenderableType] = [_headline(document)]
+    if told := unread(document.get("damaged", ())):
+        parts.append(Text(f"{told}.", style="yellow"))
     cells = with_planned(document["grid"], planned)
     if cells:
         parts.append(grid_map(cells, titled("Grid", bool(document["simulated"]))))

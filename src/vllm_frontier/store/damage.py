@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllm_frontier.store import atomic
-from vllm_frontier.store.paths import AttemptPaths
+from vllm_frontier.store.paths import AttemptPaths, SweepPaths
 
 _MARK = ".damaged"
 
@@ -48,6 +48,20 @@ def set_aside(paths: AttemptPaths, found: Sequence[Damage]) -> list[Damage]:
         _renamed(paths.outcome_json)
     atomic.sync_folder(paths.root)
     return told
+
+
+def no_folders(paths: SweepPaths) -> list[Damage]:
+    """What stands where the folder of a cell or an attempt should, such as a link to itself."""
+    return [Damage(each, "is no folder") for each in paths.misplaced()]
+
+
+def move_aside(found: Sequence[Damage]) -> list[Damage]:
+    """Rename what is no folder, so that there is room for one.
+
+    Raises:
+        OSError: the folder above it cannot be written.
+    """
+    return [replace(each, kept=_renamed(each.path)) for each in found]
 
 
 def names(paths: AttemptPaths) -> list[str]:

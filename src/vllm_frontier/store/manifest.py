@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from vllm_frontier.errors import StoreError
-from vllm_frontier.identity import WORKLOAD_KEYS
+from vllm_frontier.identity import WORKLOAD_KEYS, without_secrets
 from vllm_frontier.spec import SweepIdentity
 from vllm_frontier.store import atomic
 from vllm_frontier.store.paths import SweepPaths
@@ -46,6 +46,18 @@ class Manifest:
     def knows(self, identity: SweepIdentity) -> bool:
         """Whether the sweep ran under this identity before."""
         return identity.digest in {each.digest for each in self.identities}
+
+    def known(self, identity: SweepIdentity) -> SweepIdentity:
+        """An identity as the sweep ran under it.
+
+        It differs from what it would be today where an earlier version wrote down what is taken
+        for a secret now; the ids of its cells stay as they are.
+        """
+        if not self.knows(identity):
+            for each in reversed(self.identities):
+                if each.workload == identity.workload and not identity_differences(each, identity):
+                    return each
+        return identity
 
     @property
     def identities(self) -> tuple[SweepIdentity, ...]:
@@ -96,6 +108,8 @@ def read(paths: SweepPaths) -> Manifest:
         StoreError: the folder is no sweep, or its `sweep.yaml` is not what this version reads.
     """
     path = paths.sweep_yaml
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no file; restore it, or choose another folder")
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -204,7 +218,8 @@ def _identity(document: Any) -> SweepIdentity:
 
 
 def _differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Difference]:
-    there, here = dict(_leaves(plain(stored))), dict(_leaves(plain(given)))
+    # What earlier versions did not take for a secret makes no other sweep of it, nor is it told.
+    there, here = (dict(_leaves(plain(without_secrets(each)))) for each in (stored, given))
     for key in [*there, *(key for key in here if key not in there)]:
         if there.get(key, _ABSENT) != here.get(key, _ABSENT):
             yield Difference(key, there.get(key, _ABSENT), here.get(key, _ABSENT))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+_CELL = re.compile(r"[0-9a-f]{16}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 TABLES = ("trials", "runs", "frontier", "boundaries", "checks")
 
@@ -99,6 +102,15 @@ class SweepPaths:
             for number in _numbers(cell):
                 yield AttemptPaths(cell / str(number), cell_id, number)
 
+    def misplaced(self) -> list[Path]:
+        """What has the name of a cell or an attempt but is no folder."""
+        cells = _Entries.of(self.attempts)
+        found = [self.attempts / name for name in cells.others if _CELL.fullmatch(name)]
+        for cell_id in cells.folders:
+            cell = self.attempts / cell_id
+            found += [cell / each for each in _Entries.of(cell).others if _NUMBER.fullmatch(each)]
+        return sorted(found)
+
 
 @dataclass(frozen=True, slots=True)
 class ReportPaths:
@@ -128,8 +140,33 @@ def _numbers(cell: Path) -> list[int]:
 
 def _folders(folder: Path) -> list[str]:
     """The folders in a folder; none where it is none, or went away."""
+    return _Entries.of(folder).folders
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The names in a folder: of folders, and of all else."""
+
+    folders: list[str]
+    others: list[str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """None where it is no folder, or went away."""
+        found = cls([], [])
+        try:
+            with os.scandir(folder) as entries:
+                for each in entries:
+                    (found.folders if _is_folder(each) else found.others).append(each.name)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        with os.scandir(folder) as entries:
-            return [each.name for each in entries if each.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False

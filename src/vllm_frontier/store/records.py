@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,8 +21,8 @@ from vllm_frontier.store.damage import Damage
 from vllm_frontier.store.paths import AttemptPaths
 from vllm_frontier.store.schema import SCHEMA_VERSION, to_parquet
 
-# What a disk says of content that it has lost.
-_UNREADABLE = (errno.EIO, errno.EISDIR, errno.EUCLEAN)
+# What a disk says of content that it has lost, or of what never was a file.
+_UNREADABLE = (errno.EIO, errno.EISDIR, errno.EUCLEAN, errno.ELOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,8 @@ def _damaged_tables(paths: AttemptPaths, files: Any) -> list[Damage]:
         if content is None:
             found.append(Damage(path, "is missing"))
         elif not isinstance(said, dict) or said.get("sha256") != _sha256(content):
-            found.append(Damage(path, f"is not as {paths.outcome_json.name} says"))
+            differs = f"is not as {paths.outcome_json.name} says"
+            found.append(Damage(path, differs if content else _without_content(path, differs)))
     return found
 
 
@@ -279,7 +281,8 @@ def _json(path: Path, damage: list[Damage]) -> dict[str, Any] | None:
     try:
         document = json.loads(content)
     except ValueError:
-        damage.append(Damage(path, "is no JSON" if content else "is empty"))
+        problem = "is no JSON" if content else _without_content(path, "is empty")
+        damage.append(Damage(path, problem))
         return None
     if not isinstance(document, dict):
         damage.append(Damage(path, "is no JSON object"))
@@ -296,13 +299,23 @@ def _json(path: Path, damage: list[Damage]) -> dict[str, Any] | None:
     return document
 
 
+def _without_content(path: Path, otherwise: str) -> str:
+    """Why there is nothing to read: it is no file, or what else is told."""
+    return otherwise if path.is_file() else "is no file"
+
+
 def _content(path: Path) -> bytes | None:
     """A file as it is; None when there is none, nothing where the disk does not give it back.
+
+    Nor is there anything in what is no file, which is not opened.
 
     Raises:
         StoreError: it may not be read, or not now; that says nothing about what is in it.
     """
     try:
+        # A pipe would wait for somebody who writes into it.
+        if not stat.S_ISREG(path.stat().st_mode):
+            return b""
         with path.open("rb", buffering=0) as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):

@@ -19,6 +19,7 @@ from vllm_frontier.store.lock import Holder, SweepLock, live_holder
 from vllm_frontier.store.manifest import Manifest
 from vllm_frontier.store.paths import AttemptPaths, SweepPaths
 from vllm_frontier.store.records import RecordedOutcome
+from vllm_frontier.store.vanished import VanishedError, read_again
 
 if TYPE_CHECKING:
     import polars as pl
@@ -98,7 +99,7 @@ class SweepStore:
             raise
         changed = opening.change_in_words(manifest.differences(content, given))
         store = cls(paths, content, lock, changed)
-        store.identity = identity
+        store.identity = content.known(identity)
         return store, resumed
 
     @classmethod
@@ -227,6 +228,7 @@ class SweepStore:
         stock: list[RecordedOutcome] = []
         told: list[Damage] = []
         with _told(self.paths.root):
+            told += damage.move_aside(damage.no_folders(self.paths))
             for each in self.paths.existing_attempts():
                 record, found = records.examine(each)
                 if found:
@@ -246,9 +248,26 @@ class SweepStore:
             StoreError: the folder cannot be read or went away, or a later version of this
                 program wrote an attempt.
         """
+        return self.look_through()[0]
+
+    def look_through(self) -> tuple[list[RecordedOutcome], list[str]]:
+        """`outcomes`, and what of the attempts is damaged; changes nothing.
+
+        Returns:
+            The attempts, and one path for each of them that is damaged, from the sweep's folder
+            on: whoever writes the sweep next sets the files aside, and runs their cells again.
+
+        Raises:
+            StoreError: as `outcomes`.
+        """
         with _read(self.paths):
-            found = [records.examine(each)[0] for each in self.paths.existing_attempts()]
-        return [record for record in found if record is not None]
+            told = [each.path for each in damage.no_folders(self.paths)]
+            found = []
+            for paths in self.paths.existing_attempts():
+                record, harm = records.examine(paths)
+                found += [] if record is None else [record]
+                told += [each.path for each in harm[:1]]
+        return found, [str(each.relative_to(self.paths.root)) for each in sorted(told)]
 
     def tables(
         self,
@@ -286,9 +305,12 @@ class SweepStore:
         """
         from vllm_frontier.store import tables
 
+        def read() -> pl.DataFrame:
+            with _read(self.paths):
+                return tables.telemetry([each for each in finished if records.has_telemetry(each)])
+
         finished = self._finished(self.outcomes() if known is None else known)
-        with _read(self.paths):
-            return tables.telemetry([each for each in finished if records.has_telemetry(each)])
+        return read_again(read)
 
     def _finished(self, found: Sequence[RecordedOutcome]) -> list[AttemptPaths]:
         return [
@@ -347,7 +369,10 @@ def _read(paths: SweepPaths) -> Iterator[None]:
     except OSError as error:
         _refuse_gone(paths)
         where = error.filename or paths.root
-        raise StoreError(f"{where} cannot be read: {error.strerror or error}") from error
+        told = f"{where} cannot be read: {error.strerror or error}"
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise VanishedError(told) from error
+        raise StoreError(told) from error
     _refuse_gone(paths)
 
 

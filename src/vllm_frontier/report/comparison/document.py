@@ -22,6 +22,7 @@ from vllm_frontier.report.comparison.sides import Side
 from vllm_frontier.report.comparison.words import quoted
 from vllm_frontier.report.comparison.workloads import Comparable, comparable
 from vllm_frontier.report.documents import objects
+from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import listed, several
 from vllm_frontier.store import tables
 
@@ -42,8 +43,8 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
         JSON values, sweeps named by `name`:
 
         - `base`: the first. `sweeps`: `name`, `sweep`, `folder`, `simulated`, `state` and `reason`
-          (as in `status --json`), `done` and `planned` (cells), `card`, `card_memory_gib`,
-          `model`, `quantization`, `engine`, `engine_version`, `driver`.
+          (as in `status --json`), `done` and `planned` (cells), `damaged`, `card`,
+          `card_memory_gib`, `model`, `quantization`, `engine`, `engine_version`, `driver`.
         - `differences`: `key`, `word` and `values` (by name) of what is not equal in all.
         - `grid`: every cell of any sweep: the axes, `sweeps` (which have it), `states` and
           `failure_classes` (by name). `shared`: how many cells all have. `only_in`: for each set
@@ -107,7 +108,7 @@ def _sweep(name: str, side: Side) -> dict[str, Any]:
         "sweep": side.found.name,
         "folder": str(side.folder),
         "simulated": side.found.simulated,
-        **{key: progress[key] for key in ("state", "reason", "done", "planned")},
+        **{key: progress[key] for key in ("state", "reason", "done", "planned", "damaged")},
         "card": spec.card.name,
         "card_memory_gib": spec.card.memory_gib,
         "model": spec.model.name,
@@ -308,6 +309,8 @@ def _notes(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
             cells = several(progress["planned"], "cell", "cells")
             done = f"{progress['done']} of {cells} done"
             yield f"{quoted(name)} {word}: {done}; the rest is not known."
+        if told := unread(side.found.damaged):
+            yield f"{quoted(name)}: {told}."
         if len(side.identities) > 1:
             both = "its figures are of both (column changed)"
             yield f"{quoted(name)} went on with something else: {both}."

@@ -14,6 +14,7 @@ import polars as pl
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import shortest
+from vllm_frontier.identity import without_secrets
 from vllm_frontier.report import result, state
 from vllm_frontier.report.result import Result
 from vllm_frontier.spec import SweepIdentity, SweepSpec
@@ -135,7 +136,7 @@ def _place(key: str) -> tuple[int, str]:
 
 def _facts(side: Side) -> Iterator[tuple[str, Any]]:
     """What may differ, by key."""
-    parts = [dict(_leaves(each.cell_part)) for each in side.identities]
+    parts = [dict(_leaves(without_secrets(each.cell_part))) for each in side.identities]
     for key in dict.fromkeys(itertools.chain.from_iterable(parts)):
         yield key, _changing([each.get(key) for each in parts])
     spec, launched = side.spec, side.found.trials.filter(pl.col("attempt") > 0)

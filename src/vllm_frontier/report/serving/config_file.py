@@ -28,6 +28,8 @@ def content(serving: Serving, headline: str) -> str:
     variables = shell.environment(serving)
     if variables:
         told.append(f"Needs the environment {shell.plain(variables)}")
+    if shell.is_masked(serving):
+        told.append(f"{shell.STANDS_FOR}: put it in before you use the file")
     comment = "\n".join(
         f"# {line}"
         for each in told

@@ -68,6 +68,8 @@ def notes(serving: Serving, version: str | None) -> Iterator[str]:
     secrets = [name for name, each in shell.environment(serving).items() if each is None]
     if secrets:
         yield f"set {' and '.join(secrets)} in your shell first: secrets are not written down"
+    if shell.is_masked(serving):
+        yield f"{shell.STANDS_FOR}: put it in before you run the command"
     if serving.command is not None:
         yield "the sweep has a command of its own (engine.command), with port and name by default"
     elif image(version, cpu=serving.cpu, machine=platform.machine()) is None:

@@ -9,6 +9,7 @@ from vllm_frontier.engine.arguments import render
 from vllm_frontier.engine.serving import Serving
 from vllm_frontier.launch.environment import MASK
 
+STANDS_FOR = f"{MASK} stands for a secret that is not written down"
 _INDENT = "    "
 
 
@@ -53,6 +54,12 @@ def grouped(arguments: Iterable[str]) -> list[list[str]]:
 def is_secret(value: str) -> bool:
     """Whether a value was not written down."""
     return MASK in value
+
+
+def is_masked(serving: Serving) -> bool:
+    """Whether a word of the command itself was not written down."""
+    words = [serving.model, *render(serving.arguments), *(serving.command or ())]
+    return any(map(is_secret, words))
 
 
 def environment(serving: Serving) -> dict[str, str | None]:
