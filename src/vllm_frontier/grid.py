@@ -118,7 +118,7 @@ class Grid:
 def digest(value: object, *, length: int = 16) -> str:
     """The first `length` hex digits of the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
 def cell_id(cell: Cell, identity: Mapping[str, Any]) -> str:

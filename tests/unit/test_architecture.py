@@ -17,6 +17,7 @@ ORDER = (
     {
         *(
             "errors",
+            "characters",
             "shipped",
             "outcome",
             "grid",

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_frontier.errors import ConfigError
+from vllm_frontier.errors import ConfigError, StoreError
 from vllm_frontier.report.advice import Advice
-from vllm_frontier.store import atomic
+from vllm_frontier.store import named
 
 
 def write(advice: Advice, folder: Path) -> Advice:
@@ -35,12 +35,14 @@ def write(advice: Advice, folder: Path) -> Advice:
         raise ConfigError("--write: a sweep with a command of its own has no config files")
     contents = {folder / each["config_file"]: str(each["config"]) for each in cells}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        new = dict(_new(contents))
-        for path, content in new.items():
-            atomic.write_text(path, content)
+        named.check_folder(folder)
+        new = list(_new(contents))
+        named.make_folder(folder)
+        named.write_all(new)
+    except StoreError as error:
+        raise ConfigError(f"--write: {error}") from error
     except OSError as error:
-        raise ConfigError(f"--write: {folder} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"--write: {named.cannot(folder, error)}") from error
     told = [f"config file of {_named(each)}: {folder / each['config_file']}" for each in cells]
     return replace(
         advice,
@@ -55,10 +57,10 @@ def _named(cell: dict[str, Any]) -> str:
     return ", ".join(cell["choices"]) if "choices" in cell else f"the cell {cell['headline']}"
 
 
-def _new(contents: dict[Path, str]) -> Iterator[tuple[Path, str]]:
+def _new(contents: dict[Path, str]) -> Iterator[tuple[Path, bytes]]:
     for path, content in contents.items():
         if not path.exists():
-            yield path, content
+            yield path, content.encode()
         elif not path.is_file() or path.read_bytes() != content.encode():
             raise ConfigError(f"--write: {path} is there with other content; name another folder")
 

@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from vllm_frontier import __version__
+from vllm_frontier.characters import printable
 from vllm_frontier.report.pages import markdown, tabular
 from vllm_frontier.report.plots import theme
 
@@ -40,7 +41,8 @@ def html(template: str, context: Mapping[str, Any]) -> str:
         "dark": theme.DARK,
         "version": __version__,
     }
-    return _environment().get_template(template).render({**shared, **context})
+    written = _environment().get_template(template).render({**shared, **context})
+    return printable(written, lines=True)
 
 
 def markdown_page(template: str, context: Mapping[str, Any]) -> str:
@@ -51,7 +53,7 @@ def markdown_page(template: str, context: Mapping[str, Any]) -> str:
         context: what it names. Every text is escaped, but for `markdown.Plain`.
     """
     written = _markdown_environment().get_template(template).render({**context})
-    return re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
+    return printable(re.sub(r"\n{3,}", "\n\n", written).strip(), lines=True) + "\n"
 
 
 def svg(template: str, context: Mapping[str, Any]) -> str:
@@ -61,7 +63,7 @@ def svg(template: str, context: Mapping[str, Any]) -> str:
         template: a file of this folder that ends with `.svg.j2`.
         context: as `html` has it.
     """
-    return _environment().get_template(template).render(context)
+    return printable(_environment().get_template(template).render(context), lines=True)
 
 
 def inlined(svg: str, prefix: str) -> Markup:

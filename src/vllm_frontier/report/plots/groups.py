@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import polars as pl
 from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.report.plots import setting as of_axes
 from vllm_frontier.report.plots.setting import ALL_TASKS
-from vllm_frontier.report.plots.words import further
+from vllm_frontier.report.plots.words import further, lines
 
 LUCK = (
     "* within launches: what launches differ by is not known here, so that a difference may be "
@@ -34,7 +33,7 @@ def identity(row: Mapping[str, Any]) -> str:
 
 def identity_lines(row: Mapping[str, Any]) -> list[str]:
     """The same in lines below a panel's heading."""
-    return textwrap.wrap(identity(row), _LINE, break_on_hyphens=False)
+    return lines(identity(row), _LINE)
 
 
 def setting(row: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 from altair.utils.schemapi import debug_mode
 
+from vllm_frontier.characters import all_printable
 from vllm_frontier.report.plots import theme, vega
 from vllm_frontier.report.plots.figure import Figure, Panel
 
@@ -77,7 +78,8 @@ def _specification(
 ) -> dict[str, Any]:
     # Charts come from our own code; to hold each against the whole schema takes as long again.
     with debug_mode(False):
-        specification: dict[str, Any] = chart.to_dict(validate=False)
+        # An SVG is XML, which has no control characters, however they are written.
+        specification: dict[str, Any] = all_printable(chart.to_dict(validate=False))
     specification["config"] = {**theme.config(), "background": background}
     if autosize is not None:
         specification["autosize"] = dict(autosize)

@@ -106,6 +106,6 @@ def config() -> dict[str, Any]:
             "titleFontWeight": "normal",
         },
         "legend": {**words, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
-        "title": {"color": text, "font": FONT, "fontSize": 12, "anchor": "start"},
+        "title": {"color": text, "font": FONT, "fontSize": 12, "anchor": "start", "limit": 600},
         "text": {"color": text, "font": FONT},
     }

@@ -11,6 +11,7 @@ from vllm_frontier.grid import shortest
 from vllm_frontier.report.wording import K, in_k, on_off
 
 _HEADING = 42  # letters of a heading in bold that a panel has room for
+_LINES_MAX = 5
 
 
 def tokens(count: int) -> str:
@@ -59,9 +60,15 @@ def panel(row: Mapping[str, Any]) -> str:
     return ", ".join([*told, more] if more else told)
 
 
-def lines(text: str) -> list[str]:
-    """A heading in lines that are no longer than a panel is wide."""
-    return textwrap.wrap(text, _HEADING, break_on_hyphens=False)
+def lines(text: str, width: int = _HEADING) -> list[str]:
+    """A heading in lines that are no longer than a panel is wide, and not many."""
+    return textwrap.wrap(
+        text,
+        width,
+        break_on_hyphens=False,
+        max_lines=_LINES_MAX,
+        placeholder="\N{HORIZONTAL ELLIPSIS}",
+    )
 
 
 def sentence(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from vllm_frontier.characters import printable
 from vllm_frontier.engine.arguments import flag, render
 from vllm_frontier.engine.serving import Serving
 from vllm_frontier.report.serving import shell
@@ -33,7 +34,9 @@ def content(serving: Serving, headline: str) -> str:
     comment = "\n".join(
         f"# {line}"
         for each in told
-        for line in textwrap.wrap(each, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+        for line in textwrap.wrap(
+            printable(each, lines=True), _WIDTH - 2, break_long_words=False, break_on_hyphens=False
+        )
     )
     values = {"model": serving.model} | {
         flag(name).removeprefix("--"): _value(value)

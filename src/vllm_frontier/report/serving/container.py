@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from vllm_frontier.characters import quoted
 from vllm_frontier.engine.arguments import render
 from vllm_frontier.engine.serving import PORT, Serving
 from vllm_frontier.report.serving import shell
@@ -23,7 +23,7 @@ def command(serving: Serving, image: str) -> str:
     """
     arguments = shell.grouped(["--model", serving.model, *render(serving.arguments)])
     return _BROKEN.join(
-        ["docker run --rm", *_options(serving), shlex.quote(image), *map(shlex.join, arguments)]
+        ["docker run --rm", *_options(serving), quoted(image), *map(shell.joined, arguments)]
     )
 
 
@@ -35,13 +35,13 @@ def _options(serving: Serving) -> Iterator[str]:
     yield from map(_mount, sorted(set(_local(serving))))
     if not all(map(_is_local, serving.files)):
         home = serving.environment.get(_HOME)
-        place = f'"${{{_HOME}:-$HOME/.cache/huggingface}}"' if home is None else shlex.quote(home)
+        place = f'"${{{_HOME}:-$HOME/.cache/huggingface}}"' if home is None else quoted(home)
         yield f"-v {place}:{_CACHE}"
         if "HF_TOKEN" not in serving.environment:
             yield "-e HF_TOKEN"  # from the shell, where it is set
     for name, value in shell.environment(serving).items():
         if name != _HOME:
-            yield f"-e {name}" if value is None else f"-e {shlex.quote(f'{name}={value}')}"
+            yield f"-e {name}" if value is None else f"-e {quoted(f'{name}={value}')}"
 
 
 def _local(serving: Serving) -> Iterator[str]:
@@ -61,5 +61,5 @@ def _is_local(name: str) -> bool:
 
 def _mount(folder: str) -> str:
     if ":" in folder:  # which parts the two sides of -v
-        return f"--mount {shlex.quote(f'type=bind,src={folder},dst={folder},readonly')}"
-    return f"-v {shlex.quote(f'{folder}:{folder}:ro')}"
+        return f"--mount {quoted(f'type=bind,src={folder},dst={folder},readonly')}"
+    return f"-v {quoted(f'{folder}:{folder}:ro')}"

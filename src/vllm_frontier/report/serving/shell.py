@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from vllm_frontier.characters import quoted
 from vllm_frontier.engine.arguments import render
 from vllm_frontier.engine.serving import Serving
 from vllm_frontier.launch.environment import MASK
@@ -36,8 +36,13 @@ def lines(first: Sequence[str], arguments: Iterable[str], serving: Serving | Non
         first, options = options[0], options[1:]
     before = [] if serving is None else _assignments(serving)
     broken = " \\\n"
-    text = f"{broken}{_INDENT}".join([shlex.join(first), *map(shlex.join, options)])
+    text = f"{broken}{_INDENT}".join([joined(first), *map(joined, options)])
     return broken.join([" ".join(before), text]) if before else text
+
+
+def joined(words: Iterable[str]) -> str:
+    """Words quoted for a shell."""
+    return " ".join(map(quoted, words))
 
 
 def grouped(arguments: Iterable[str]) -> list[list[str]]:
@@ -70,13 +75,13 @@ def environment(serving: Serving) -> dict[str, str | None]:
 
 
 def _assignments(serving: Serving) -> list[str]:
-    found = [] if serving.path is None else [f'PATH={shlex.quote(serving.path)}:"$PATH"']
+    found = [] if serving.path is None else [f'PATH={quoted(serving.path)}:"$PATH"']
     return found + [_assignment(name, value) for name, value in environment(serving).items()]
 
 
 def _assignment(name: str, value: str | None) -> str:
     # A secret must be in the shell already; with `:?` it says so where it is not.
-    return f'{name}="${{{name}:?}}"' if value is None else f"{name}={shlex.quote(value)}"
+    return f'{name}="${{{name}:?}}"' if value is None else f"{name}={quoted(value)}"
 
 
 def plain(names: Mapping[str, str | None]) -> str:
