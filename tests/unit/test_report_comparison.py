@@ -209,7 +209,9 @@ def test_the_pages_tell_the_same(pair: dict[str, Any], tmp_path: Path) -> None:
     ):
         assert each in unescape(html)
         assert each in markdown
-    assert "| 0 | off | 0.9 | 16,384 | – | 8,192 | 16,384 | -8,192 | -50.0% | shorter |" in markdown
+    assert (
+        "| 0 | off | 0.9 | 16,384 | – | 8,192 | 16,384 | -8,192 | -50.0 % | shorter |" in markdown
+    )
     assert sorted(each.name for each in tmp_path.iterdir()) == ["c.html", "c.md"]
 
 
@@ -268,6 +270,102 @@ def test_graphs_that_moved_out_of_the_share_are_told(pair: dict[str, Any]) -> No
     ]
     told = 'Graphs are counted in the share in "two", beside it in "one".'
     assert list(words.graphs_moved(turned, "one", "two")) == [told]
+
+
+def needs(*told: tuple[str, int, bool, int], balanced: int | None = 0) -> dict[str, Any]:
+    """A document with what windows take: sweep, depth, graphs and window, GiB by the depth."""
+    axes: dict[str, Any] = {"utilization": 0.9, "extra_axes": []}
+    memory = [
+        {
+            **axes,
+            "against": name,
+            "depth": depth,
+            "graphs": graphs,
+            "window": {"context": window, "base": 4.0 + depth, "other": 5.0 + depth},
+        }
+        for name, depth, graphs, window in told
+    ]
+    cell = None if balanced is None else {**axes, "depth": balanced, "graphs": True}
+    choices = [{"choice": "balanced", "sweeps": {"one": cell}}]
+    return {"base": "one", "memory": memory, "choices": choices}
+
+
+@pytest.mark.parametrize(
+    ("balanced", "two", "three"),
+    [
+        (3, "depth 3 with graphs a window of 8192", "depth 3 with graphs a window of 4096"),
+        (2, "depth 1 without graphs a window of 9000", "depth 1 without graphs a window of 9500"),
+        (None, "depth 1 without graphs a window of 9000", "depth 1 without graphs a window of 9"),
+    ],
+)
+def test_a_window_is_told_at_one_setting_in_all_sweeps(
+    balanced: int | None, two: str, three: str
+) -> None:
+    """That of the base's balanced choice; else that with the longest window that all know."""
+    known = [("two", 3, True, 8192), ("two", 3, True, 4096), ("three", 3, True, 4096)]
+    known += [("two", 1, False, 9000), ("three", 1, False, 9500), ("two", 2, True, 16384)]
+    found = needs(*known, balanced=balanced)
+    (first,), (second,) = (list(words.window_needs(found, name)) for name in ("two", "three"))
+    assert first.startswith(f"At {two}")
+    assert second.startswith(f"At {three}")
+    if balanced == 3:
+        assert first.endswith('takes 7.00 GiB of KV cache in "one", 8.00 GiB in "two".')
+
+
+def test_a_window_is_told_also_where_sweeps_have_no_setting_in_common() -> None:
+    found = needs(("two", 3, True, 8192), ("three", 1, True, 4096))
+    told = [list(words.window_needs(found, name)) for name in ("two", "three", "four")]
+    assert told[0][0].startswith("At depth 3 with graphs a window of 8192")
+    assert told[1][0].startswith("At depth 1 with graphs a window of 4096")
+    assert told[2] == []
+    assert list(words.window_needs(needs(), "two")) == []
+
+
+def test_what_nothing_tells_of_the_memory_takes_one_line(pair: dict[str, Any]) -> None:
+    first, *others = pair["memory"]
+    parts = [part | {"difference": None, "other": None} for part in first["parts"]]
+    text = printed({**pair, "memory": [first | {"parts": parts}, *others]})
+    table = text[text.index("Memory, GiB") : text.index("Choices of each")]
+    assert len(re.findall(r"^ +[03] (?:on|off)", table, re.M)) == 3
+    assert "?" not in table
+    assert "1 combination more, of which not both sweeps tell where the memory goes." in table
+    assert "No difference: weights, head, activation." in " ".join(table.split())
+    assert "activation" not in table.partition("\n   ")[0]
+    unknown = [{**row, "parts": parts} for row in pair["memory"]]
+    assert "No combination of which both sweeps know" in printed({**pair, "memory": unknown})
+
+
+def test_a_card_that_is_held_against_itself_is_told(
+    pair: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
+    told = (
+        '"nvfp4" and "awq" both simulate the same described card, whatever model or quantization '
+        "they name: differences in speed are noise."
+    )
+    assert told in pair["notes"]
+    again = shutil.copytree(base, tmp_path / "again")
+    other = ("model.quantization=nvfp4", "engine.card_file=rtx4090-qwen3-14b-awq")
+    notes = compare([base, again, sweep(tmp_path / "card", *other)])["notes"]
+    same = [note for note in notes if "same described card" in note]
+    assert [note.partition(" both simulate the same described card: ")[2] for note in same] == [
+        "differences in speed are noise."
+    ]
+    assert '"card"' not in same[0]
+    notes = compare([base, tmp_path / "card"])["notes"]
+    assert not [note for note in notes if "same described card" in note]
+
+
+def test_equal_windows_have_no_share_and_no_table(base: Path, tmp_path: Path) -> None:
+    again = sweep(tmp_path / "again", "model.quantization=awq")
+    found = compare([base, again])
+    text = " ".join(printed(found).split())
+    assert 'How far windows reach, "awq" against "nvfp4" (simulated) The window of "awq"' in text
+    assert "Longest window that works" not in text
+    page.write(found, markdown=tmp_path / "c.md")
+    (line,) = re.findall(r"^\| 3 \| on \| 0.9 \| 16,384.*$", (tmp_path / "c.md").read_text(), re.M)
+    assert line.replace("\N{NO-BREAK SPACE}", " ") == (
+        "| 3 | on | 0.9 | 16,384 | – | 16,384 | – | 0 | both to the end | launched |"
+    )
 
 
 def test_memory_is_told_at_the_largest_share_that_both_know() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +292,26 @@ def _choices(
     return [{"choice": choice, "sweeps": each} for choice, each in chosen.items()]
 
 
+def _same_card(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
+    """That a described card is held against itself, whatever the sweeps are called."""
+    described = [{_described(each.cell_part) for each in side.identities} for side in found]
+    if None in described[0] or len(described[0]) > 1:
+        return
+    alike = [place for place, each in enumerate(described) if each == described[0]]
+    if len(alike) > 1:
+        models = {(each.name, each.quantization) for each in (found[at].spec.model for at in alike)}
+        named = ", whatever model or quantization they name" if len(models) > 1 else ""
+        both = "both simulate" if len(alike) == 2 else "all simulate"
+        some = listed([quoted(names[place]) for place in alike])
+        yield f"{some} {both} the same described card{named}: differences in speed are noise."
+
+
+def _described(cell_part: Mapping[str, Any]) -> str | None:
+    """The digest of a described card; None of a card that is there."""
+    told = cell_part["arguments"].get("described_card")
+    return None if told is None else str(told)
+
+
 def _notes(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
     simulated = [
         quoted(name) for name, side in zip(names, found, strict=True) if side.found.simulated
@@ -300,6 +320,7 @@ def _notes(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
         some = f"{listed(simulated)} {'is' if len(simulated) == 1 else 'are'}"
         all_of = "All sweeps are" if len(simulated) == len(names) else some
         yield f"{all_of} simulated: figures of a described card, not measured on one."
+    yield from _same_card(names, found)
     for name, side in zip(names, found, strict=True):
         progress = side.progress
         if progress["state"] != "finished":

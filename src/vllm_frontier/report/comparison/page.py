@@ -21,6 +21,8 @@ from vllm_frontier.store import atomic
 
 Document = Mapping[str, Any]
 
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 def write(
     document: Document,
@@ -72,7 +74,7 @@ def figures_of(document: Document) -> list[Figure]:
             [
                 words.left_for_cache(memory, base, name),
                 *words.graphs_moved(memory, base, name),
-                *words.window_needs(memory, base, name),
+                *words.window_needs(document, name),
             ]
         )
         found.append(plots.memory(memory, base, name, told, simulated=simulated))
@@ -158,10 +160,10 @@ def _place(row: Mapping[str, Any], extra: list[str]) -> list[str]:
 def _windows(document: Document, name: str) -> Table:
     rows, base = _against(document["windows"], name), document["base"]
     columns, extra = _places(rows)
-    ends = [
-        (f"{of}, {what}", True) for of in (base, name) for what in ("works up to", "refused from")
-    ]
-    columns += [*ends, ("difference", True), ("%", True), (name, False), ("known by", False)]
+    ends = [(f"{of}, {what}", True) for of in (base, name) for what in ("up to", "refused at")]
+    shares = words.share_of_base(rows)
+    columns += [*ends, ("difference", True), *([("share", True)] if shares else [])]
+    columns += [(name, False), ("known by", False)]
     told = []
     for row in rows:
         sides = [row["base"], row["other"]]
@@ -175,14 +177,30 @@ def _windows(document: Document, name: str) -> Table:
             [
                 *_place(row, extra),
                 *figures,
-                NONE if row["difference"] is None else words.signed(row["difference"]),
-                NONE if row["share"] is None else f"{row['share']:+.1%}",
-                words.reach(row["reach"], base, name),
-                known[0] if known[0] == known[1] else " / ".join(known),
+                _signed(row["difference"]),
+                *(
+                    [NONE if row["share"] is None else words.percent(row["share"])]
+                    if shares
+                    else []
+                ),
+                _on_a_line(words.reach(row["reach"], base, name)),
+                known[0] if known[0] == known[1] else _on_a_line(" / ".join(known)),
             ]
         )
     title = f"Longest window that works: {words.heading([base, name])}"
     return from_rows(title, columns, told)
+
+
+def _signed(difference: int | None) -> str:
+    """How many tokens more or less; 0 without a sign."""
+    if difference is None:
+        return NONE
+    return f"{difference:+,d}" if difference else "0"
+
+
+def _on_a_line(text: str) -> str:
+    """Words that a narrow column does not break: rows of one line are easier to go along."""
+    return text.replace(" ", _NO_BREAK)
 
 
 def _speeds(document: Document, speeds: Mapping[str, Any]) -> Table:
@@ -238,7 +256,7 @@ def _interval(row: Mapping[str, Any]) -> str:
     if row["ratio_low"] is None:
         return NONE
     mark = "*" if row["basis"] == RUNS else ""
-    return f"{row['ratio_low']:.3f}–{row['ratio_high']:.3f}{mark}"
+    return f"{row['ratio_low']:.3f} to {row['ratio_high']:.3f}{mark}"
 
 
 def _memory(document: Document, name: str) -> Table | None:
@@ -290,7 +308,7 @@ def _choices(document: Document) -> Table:
                 grouped(cell["context"]),
                 *_place(cell, extra),
                 fixed(cell["decode_tok_s"], 1),
-                NONE if low is None else f"{low:.1f}–{high:.1f}{within}",
+                NONE if low is None else f"{low:.1f} to {high:.1f}{within}",
                 fixed(cell["kv_headroom_gib"], 2),
             ]
         )

@@ -75,27 +75,29 @@ def _differences(document: Mapping[str, Any]) -> RenderableType:
 def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> RenderableType:
     rows = [row for row in document["windows"] if row["against"] == name]
     differing = [row for row in rows if row["reach"] not in _ALIKE]
-    what = f"Longest window that works, {words.heading([document['base'], name])}"
-    heading = titled(what, simulated=simulated)
-    summary = Text(words.windows(rows, document["base"], name), style=_DIM)
+    against = words.heading([document["base"], name])
+    summary = words.windows(rows, document["base"], name)
     if not differing:
-        return Group(Text(heading, style="bold"), summary)
+        heading = titled(f"How far windows reach, {against}", simulated=simulated)
+        return Group(Text(heading, style="bold"), Text(summary))
     extra = extra_axes(differing)
-    told = table(heading)
+    shares = words.share_of_base(differing)
+    told = table(titled(f"Longest window that works, {against}", simulated=simulated))
     columns(told, ("depth",))
     columns(told, ("graphs",), "left")
-    columns(told, ("util", *extra, document["base"], name, "tokens", "%"))
+    columns(told, ("util", *extra, document["base"], name, "tokens"))
+    columns(told, ["share"] if shares else [])
     columns(told, ("",), "left")
     for row in differing:
         told.add_row(
             *_place(row, extra),
             _end(row["base"]),
             _end(row["other"]),
-            NONE if row["difference"] is None else words.signed(row["difference"]),
-            NONE if row["share"] is None else f"{row['share']:+.0%}",
+            NONE if row["difference"] is None else f"{row['difference']:+d}",
+            *([NONE if row["share"] is None else words.percent(row["share"])] if shares else []),
             words.reach(row["reach"], document["base"], name),
         )
-    return Group(told, summary, *_end_notes(differing))
+    return Group(told, Text(summary, style=_DIM), *_end_notes(differing))
 
 
 def _end(side: Mapping[str, Any] | None) -> str:
@@ -186,17 +188,19 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
     base = document["base"]
     what = f"Memory, GiB, {words.quoted(name)} less {words.quoted(base)}"
     heading = titled(what, simulated=simulated)
-    rows = words.at_largest_share([row for row in document["memory"] if row["against"] == name])
+    every = [row for row in document["memory"] if row["against"] == name]
+    rows, untold = words.untold(words.at_largest_share(every))
     if not rows:
         none = Text("No combination of which both sweeps know where the memory goes.")
         return Group(Text(heading, style="bold"), none)
-    parts = words.parts_of(rows)
+    parts, alike = words.unlike(rows)
+    parts = [part for part in parts if part != FOR_CACHE]
     extra = extra_axes(rows)
     told = table(heading)
     columns(told, ("depth",))
     columns(told, ("graphs",), "left")
     columns(told, ("util", *extra))
-    more = [*(part for part in parts if part != FOR_CACHE), f"KV, {base}", f"KV, {name}", "KV"]
+    more = [*parts, f"KV, {base}", f"KV, {name}", "KV +-"]
     # In lines of their own, so that no other column must give way.
     columns(told, ("\n".join(textwrap.wrap(each, _COLUMN)) for each in more))
     for row in rows:
@@ -204,16 +208,21 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
         cache = by_part.get(FOR_CACHE, {})
         told.add_row(
             *_place(row, extra),
-            *(_change(by_part.get(part)) for part in parts if part != FOR_CACHE),
+            *(_change(by_part.get(part)) for part in parts),
             number(cache.get("base"), 2),
             number(cache.get("other"), 2),
             _change(cache),
         )
-    note = "KV: what is left for the KV cache. At the largest share that both sweeps know."
-    lines = [note, *words.graphs_moved(rows, base, name), *words.window_needs(rows, base, name)]
+    lines = [
+        "KV: what is left for the KV cache. At the largest share that both sweeps know.",
+        *words.graphs_moved(rows, base, name),
+        *words.window_needs(document, name),
+        alike,
+        untold,
+    ]
     if any(part["difference"] is None for row in rows for part in row["parts"]):
         lines.append("? not known of both.")
-    return Group(told, *(Text(line, style=_DIM) for line in lines))
+    return Group(told, *(Text(line, style=_DIM) for line in lines if line is not None))
 
 
 def _change(part: Mapping[str, Any] | None) -> str:

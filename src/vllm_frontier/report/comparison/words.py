@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from vllm_frontier.analyze.comparison.memory import FOR_CACHE, ORDER
 from vllm_frontier.analyze.comparison.windows import Reach
@@ -13,6 +13,8 @@ from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.plots.words import short_tokens
 from vllm_frontier.report.wording import listed, several
+
+_Key: TypeAlias = tuple[int, bool, tuple[tuple[str, Any], ...]]
 
 _NONE = "-"
 _NOTHING_GIB = 0.005
@@ -52,9 +54,14 @@ def of_sweep(sweep: Mapping[str, Any]) -> str:
     return f"{sweep['name']}: {sweep['folder']}, {state}, {cells}"
 
 
-def signed(difference: int) -> str:
-    """How many tokens more or less; 0 without a sign."""
-    return f"{difference:+,d}" if difference else "0"
+def share_of_base(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any window is longer or shorter than that of the base."""
+    return any(row["share"] for row in rows)
+
+
+def percent(share: float) -> str:
+    """A share of the base, more or less; 0 without a sign."""
+    return f"{100 * share:+.1f} %" if share else "0 %"
 
 
 def windows_of(base: int, other: int) -> str:
@@ -137,10 +144,9 @@ def telling(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str |
     """
     if len(rows) <= _ROWS_MAX:
         return list(rows), None
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[_Key, list[dict[str, Any]]] = {}
     for row in rows:
-        further = tuple((name, row[name]) for name in row["extra_axes"])
-        groups.setdefault((row["depth"], row["graphs"], further), []).append(row)
+        groups.setdefault(_setting(row), []).append(row)
     kept: list[dict[str, Any]] = []
     for group in groups.values():
         ordered = sorted(group, key=lambda row: float(row["ratio"]))
@@ -151,12 +157,11 @@ def telling(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str |
 
 def at_largest_share(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Of combinations that differ in utilization only that with the largest both know."""
-    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    found: dict[_Key, Mapping[str, Any]] = {}
     for row in rows:
         if None in row["budget_gib"].values():
             continue
-        further = tuple((name, row[name]) for name in row["extra_axes"])
-        key = (row["depth"], row["graphs"], further)
+        key = _setting(row)
         if key not in found or row["utilization"] > found[key]["utilization"]:
             found[key] = row
     return list(found.values())
@@ -173,15 +178,91 @@ def parts_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [part for part in ORDER if part in told]
 
 
-def window_needs(rows: Sequence[Mapping[str, Any]], base: str, name: str) -> Iterator[str]:
-    """What one window takes in both, of the combination that tells the longest."""
-    told = [row["window"] for row in rows if row["window"] is not None]
-    if told:
-        window = max(told, key=lambda each: each["context"])
-        yield (
-            f"A window of {window['context']} tokens takes {window['base']:.2f} GiB of KV cache "
-            f"in {quoted(base)}, {window['other']:.2f} GiB in {quoted(name)}."
-        )
+def window_needs(document: Mapping[str, Any], name: str) -> Iterator[str]:
+    """What one window takes in the base and in another sweep.
+
+    What it takes depends on depth and graphs, so all sweeps are told at the same ones.
+    """
+    needs = _needs(document)
+    if name not in needs:
+        return
+    own, told = needs[name], _told_at(document, needs)
+    key = told if told in own else max(own, key=lambda each: _by_window(each, [own]))
+    row, window = own[key], own[key]["window"]
+    further = "".join(f", {axis} {value(row[axis])}" for axis in row["extra_axes"])
+    graphs = "with" if row["graphs"] else "without"
+    yield (
+        f"At depth {row['depth']} {graphs} graphs{further} a window of {window['context']} tokens "
+        f"takes {window['base']:.2f} GiB of KV cache in {quoted(document['base'])}, "
+        f"{window['other']:.2f} GiB in {quoted(name)}."
+    )
+
+
+def _needs(document: Mapping[str, Any]) -> dict[str, dict[_Key, Mapping[str, Any]]]:
+    """By sweep and setting the row with the longest window of which both know what it takes."""
+    found: dict[str, dict[_Key, Mapping[str, Any]]] = {}
+    for row in document["memory"]:
+        if row["window"] is not None:
+            own = found.setdefault(row["against"], {})
+            known = own.get(_setting(row))
+            if known is None or known["window"]["context"] < row["window"]["context"]:
+                own[_setting(row)] = row
+    return found
+
+
+def _told_at(
+    document: Mapping[str, Any], needs: Mapping[str, Mapping[_Key, Mapping[str, Any]]]
+) -> _Key | None:
+    """The setting that is told: that of the base's balanced choice where all know it."""
+    known = set.intersection(*(set(each) for each in needs.values()))
+    if not known:
+        return None
+    cells = {each["choice"]: each["sweeps"][document["base"]] for each in document["choices"]}
+    balanced = cells.get("balanced")
+    if balanced is not None and _setting(balanced) in known:
+        return _setting(balanced)
+    return max(known, key=lambda each: _by_window(each, needs.values()))
+
+
+def _by_window(
+    key: _Key, needs: Iterable[Mapping[_Key, Mapping[str, Any]]]
+) -> tuple[int, int, bool, str]:
+    """The order of settings: the longest window that all know, then what is deepest."""
+    depth, graphs, further = key
+    least = min(each[key]["window"]["context"] for each in needs)
+    return least, depth, graphs, str(further)
+
+
+def _setting(row: Mapping[str, Any]) -> _Key:
+    """What decides how much a window takes, and how fast a cell is."""
+    further = tuple((name, row[name]) for name in row["extra_axes"])
+    return row["depth"], row["graphs"], further
+
+
+def untold(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], str | None]:
+    """Combinations without those of which no difference is known, and a sentence about these."""
+    kept = [row for row in rows if any(part["difference"] is not None for part in row["parts"])]
+    left = len(rows) - len(kept)
+    if not left:
+        return kept, None
+    combinations = several(left, "combination", "combinations")
+    return kept, f"{combinations} more, of which not both sweeps tell where the memory goes."
+
+
+def unlike(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str | None]:
+    """The parts that differ somewhere or are not known of both, and a sentence about the others."""
+    gaps: dict[str, list[float | None]] = {part: [] for part in parts_of(rows)}
+    for row in rows:
+        for part in row["parts"]:
+            if part["part"] in gaps:
+                gaps[part["part"]].append(part["difference"])
+    differing = [
+        part
+        for part, own in gaps.items()
+        if any(gap is None or abs(gap) >= _NOTHING_GIB for gap in own)
+    ]
+    alike = [part for part in gaps if part not in (*differing, FOR_CACHE)]
+    return differing, f"No difference: {', '.join(alike)}." if alike else None
 
 
 def left_for_cache(rows: Iterable[Mapping[str, Any]], base: str, name: str) -> str:
