@@ -40,8 +40,7 @@ _OF_A_RUN = (
 )
 _OF_A_DECODE = (
     *("row", "launch", *REQUEST, "temperature", "completion_tokens"),
-    *("decode_tok_s", "decode_tok_s_server", "decode_tok_s_client"),
-    *("drafts", "draft_tokens", "accepted_tokens", "positions"),
+    *("decode_tok_s", "drafts", "draft_tokens", "accepted_tokens", "positions"),
 )
 _OF_A_TEXT = ("row", "launch", *REQUEST, "prompt_tokens", "completion_tokens")
 _PIECE = 32_768  # rows; as many as there are in a group of rows of a file

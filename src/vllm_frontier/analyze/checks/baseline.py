@@ -12,6 +12,7 @@ from vllm_frontier.analyze.packed import paired
 MEDIAN = math.pi / 2
 """The variance of a median over that of the mean of the same many values."""
 
+_AT_ONCE = 30_000  # pairs, so that what they were asked needs little memory
 _PLACE = ("context", "utilization")
 _KEY = (SETTING, "graphs", "task")
 
@@ -53,10 +54,11 @@ def baselines(by_cell: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest
             for name in names
         )
     )
-    held = found.select("pair", "cell", "task", "_bases").explode("_bases", empty_as_null=True)
-    held = held.rename({"_bases": "base"}).drop_nulls(["base", "task"])
+    held = _held(found)
+    parts = [_held(some) for some in found.iter_slices(_AT_ONCE)] or [held]
+    ratios = [_ratios(part, cell_requests, digest) for part in parts]
     return (
-        found.join(_ratios(held, cell_requests, digest), on="pair", how="left")
+        found.join(pl.concat(ratios), on="pair", how="left")
         .join(_own_noise(found, held, digest), on="pair", how="left")
         .select(
             *("pair", *names[:3], "_paired", "_pairs", "_squares", "_freedom"),
@@ -65,22 +67,30 @@ def baselines(by_cell: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest
     )
 
 
+def _held(found: pl.DataFrame) -> pl.DataFrame:
+    """Each `pair` with its `cell`, the task, and each `base` that it is held against."""
+    held = found.select("pair", "cell", "task", base="_bases").explode("base", empty_as_null=True)
+    return held.drop_nulls(["base", "task"])
+
+
 def _ratios(held: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest) -> pl.DataFrame:
     """By `pair` what the log ratios over the same prompts come to."""
-    tasks = digest.requests.select("request", pl.col("task").cast(pl.String))
-    speeds = cell_requests.select(paired("cell", "request").alias("asked"), "log_speed")
+    tasks = digest.requests.lazy().select("request", pl.col("task").cast(pl.String))
+    speeds = cell_requests.lazy().select(paired("cell", "request").alias("asked"), "log_speed")
     base = (
-        held.select("pair", "base", "task")
+        held.lazy()
         .join(tasks, on="task", how="inner")
-        .with_columns(paired("base", "request").alias("asked"))
+        .select("pair", "request", paired("base", "request").alias("asked"))
         .join(speeds, on="asked", how="inner")
         .select("pair", "request", "log_speed")
+        .collect()
     )
-    cells = held.select("pair", "cell").unique("pair")
+    cells = held.lazy().select("pair", "cell").unique("pair")
     ratio = pl.col("log_speed_right") - pl.col("log_speed")
     spare = pl.len() - 1
     return (
         medians(base, "pair", "request")
+        .lazy()
         .join(cells, on="pair", how="inner")
         .with_columns(paired("cell", "request").alias("asked"))
         .join(speeds, on="asked", how="inner")
@@ -93,6 +103,7 @@ def _ratios(held: pl.DataFrame, cell_requests: pl.DataFrame, digest: Digest) -> 
             _squares=pl.col("ratio").var().fill_null(0.0) * spare,
             _freedom=spare.cast(pl.Int64),
         )
+        .collect()
     )
 
 

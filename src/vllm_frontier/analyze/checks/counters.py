@@ -14,7 +14,7 @@ from vllm_frontier.analyze.checks.judgement import (
     rows,
     when,
 )
-from vllm_frontier.analyze.speed import is_speed
+from vllm_frontier.analyze.speed import decode_runs, is_speed
 from vllm_frontier.outcome import SpecState
 
 CLOCKS_AGREE = 0.10
@@ -45,7 +45,7 @@ def clock_gap(evidence: Evidence) -> Judgement:
     off = (pl.col("_ratio") - 1).abs() > CLOCKS_AGREE
     farthest = pl.col("_ratio").drop_nulls()
     by_launch = (
-        evidence.decode.lazy()
+        decode_runs(evidence.runs.lazy())
         .filter(both | alone)
         .select("launch", ratio)
         .group_by("launch")
