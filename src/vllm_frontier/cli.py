@@ -15,6 +15,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from vllm_frontier import __version__
+from vllm_frontier.characters import printable
 from vllm_frontier.commands.console import EXIT_DONE, EXIT_USAGE, PROGRAM
 from vllm_frontier.commands.examining import doctor, explain
 from vllm_frontier.commands.reading import compare, recommend, report, show, status
@@ -80,7 +81,8 @@ def _invoke() -> int:
         return EXIT_DONE
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else PROGRAM
-        _complain(f"{error.format_message()} Try `{command} --help`.")
+        said = error.format_message().rstrip()
+        _complain(f"{said}{'' if said.endswith(('.', '?', '!')) else '.'} Try `{command} --help`.")
         return EXIT_USAGE
     except click.ClickException as error:
         _complain(error.format_message())
@@ -94,4 +96,5 @@ def _invoke() -> int:
 
 
 def _complain(text: str) -> None:
-    click.echo(f"{PROGRAM}: {text}", err=True)
+    # A name of a file may have any character in it, and an error is one line.
+    click.echo(f"{PROGRAM}: {printable(text)}", err=True)

@@ -87,6 +87,7 @@ def compose_sweep(
     if OmegaConf.is_missing(composed, "name"):
         composed.name = path.stem
     conf = _typed(composed)
+    config_checks.check_texts(conf)
     _make_absolute(conf)
     _complete(conf, read_card)
     spec = _spec(conf)
@@ -95,18 +96,24 @@ def compose_sweep(
     return Composed(spec=spec, document=_document(conf))
 
 
-def spec_from_document(document: Mapping[str, Any], *, secrets: bool = True) -> SweepSpec:
+def spec_from_document(
+    document: Mapping[str, Any], *, secrets: bool = True, file: Path | None = None
+) -> SweepSpec:
     """The sweep that `Composed.document` describes; its task files need not be there.
 
     Args:
         document: as `sweep.yaml` keeps it, with `***` for secrets.
         secrets: whether to take these from this process's environment, as a launch needs them.
+        file: where the document stands, which is named if something is wrong with it.
 
     Raises:
         ConfigError: the document is no sweep, or the environment lacks a secret.
     """
     content = with_secrets(document, os.environ) if secrets else without_secrets(document)
-    return _spec(_typed(OmegaConf.create(content)))
+    try:
+        return _spec(_typed(OmegaConf.create(content)))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}" if file is not None else str(error)) from None
 
 
 # Composition
@@ -306,7 +313,6 @@ def _complete(conf: SweepConf, read_card: CardReader | None) -> None:
 
 
 def _spec(conf: SweepConf) -> SweepSpec:
-    config_checks.check_texts(conf)
     config_checks.check_figures(conf)
     config_checks.check_choices(conf)
     config_checks.check_numbers(conf)

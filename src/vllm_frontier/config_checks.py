@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from vllm_frontier.characters import printable, unprintable
 from vllm_frontier.config_schema import SweepConf
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import BUILT_IN_AXES, Axis, Grid, Value
@@ -44,13 +45,42 @@ _SECONDS_MAX = 1e9
 _TIMES_MAX = 1000
 _TEMPERATURE_MAX = 100  # far above what leaves any text readable
 _GIB_MAX = 1e6
+# Values that nothing is named by, such as a chat template or a certificate.
+_HANDED_ON = (
+    "engine.args.",
+    "engine.env.",
+    "engine.command",
+    "model.args.",
+    "model.speculation.args.",
+)
 
 
 def check_texts(conf: SweepConf) -> None:
-    """Names that are printed stand in one line."""
-    for key, value in (("model.name", conf.model.name), ("card.name", conf.card.name)):
-        if value is not None and not (value and value.isprintable()):
-            raise ConfigError(f"{key} is {value[:60]!r}, but must be a text of one line")
+    """Every text can be printed; only values that are handed on may have several lines."""
+    for key in ("model.name", "card.name"):
+        section, name = key.split(".")
+        if getattr(getattr(conf, section), name) == "":
+            raise ConfigError(f"{key} is '', but must be a text of one line")
+    for key, value in _texts("", dataclasses.asdict(conf)):
+        found = unprintable(value, lines=key.startswith(_HANDED_ON))
+        if found is not None:
+            raise ConfigError(
+                f"{printable(key)} is {value[:60]!a}, but must be a text of one line without "
+                f"control characters: it has {found}"
+            )
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The texts in a value, names of keys included, each with its key; lists have one key."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield f"a name in {key}", str(name)
+            yield from _texts(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(key, inner)
+    elif isinstance(value, str):
+        yield key, value
 
 
 def check_figures(conf: SweepConf) -> None:

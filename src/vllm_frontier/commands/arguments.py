@@ -13,7 +13,24 @@ if TYPE_CHECKING:
     from vllm_frontier.config import Composed
 
 words_argument = click.argument("words", nargs=-1, metavar="SWEEP [KEY=VALUE]...")
-folder_argument = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+
+
+class Named(click.Path):
+    """A path; an empty text, which would be the current folder, is none."""
+
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        # Whether it can be read says nothing of what is to be written.
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, readable=False, path_type=Path)
+
+    def convert(  # noqa: D102
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        if value == "":
+            self.fail("an empty text names no file or folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+folder_argument = click.argument("folder", type=Named(), metavar="DIR")
 
 
 class _Tokens(click.ParamType[int]):
@@ -21,12 +38,16 @@ class _Tokens(click.ParamType[int]):
 
     name = "integer"
     _units: ClassVar = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+    _most = 10**9
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"(\d{1,15})([kKmM]?)", str(value).strip(), re.ASCII)
         if found is None or int(found[1]) == 0:
             self.fail(f"{value!r} is no number of tokens, such as 130000 or 130k", param, ctx)
-        return int(found[1]) * self._units[found[2]]
+        tokens = int(found[1]) * self._units[found[2]]
+        if tokens > self._most:
+            self.fail(f"{value!r} is more than {self._most} tokens", param, ctx)
+        return tokens
 
 
 TOKENS = _Tokens()

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import click
 
-from vllm_frontier.commands.arguments import TOKENS, folder_argument
-from vllm_frontier.commands.console import EXIT_DONE, as_json_option, print_json, terminal
+from vllm_frontier.commands.arguments import TOKENS, Named, folder_argument
+from vllm_frontier.commands.console import (
+    EXIT_DONE,
+    as_json_option,
+    paste_as_utf8,
+    print_json,
+    say,
+    terminal,
+)
 
 
 @click.command()
@@ -45,7 +52,7 @@ def show(folder: Path, as_json: bool) -> int:
 @folder_argument
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Named(file_okay=False),
     help="Folder to write to; default: DIR.",
 )
 @as_json_option
@@ -59,7 +66,7 @@ def report(folder: Path, out: Path | None, as_json: bool) -> int:
         print_json(written)
     else:
         for line in sweep_report.told(written):
-            click.echo(line)
+            say(line)
     return EXIT_DONE
 
 
@@ -84,7 +91,7 @@ def report(folder: Path, out: Path | None, as_json: bool) -> int:
 @click.option(
     "--write",
     "into",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Named(file_okay=False),
     metavar="FOLDER",
     help="Write the config files into this folder; never over another file.",
 )
@@ -116,21 +123,22 @@ def recommend(
     if as_json:
         print_json(advice.document(choices))
     else:
+        paste_as_utf8()
         advice.show(choices, terminal(), advice.FORMS if form is None else (form,))
     return EXIT_DONE
 
 
 @click.command()
-@click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="DIR DIR...")
+@click.argument("folders", nargs=-1, type=Named(), metavar="DIR DIR...")
 @click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Named(dir_okay=False),
     help="Write a page with pictures into this file, too.",
 )
 @click.option(
     "--markdown",
     "--md",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Named(dir_okay=False),
     help="Write the tables as Markdown into this file, too.",
 )
 @as_json_option
@@ -156,5 +164,5 @@ def compare(
         tables.show(found, terminal())
         for path in (html, markdown):
             if path is not None:
-                click.echo(f"Written: {path}")
+                say(f"Written: {path}")
     return EXIT_DONE

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vllm_frontier.commands.arguments import (
+    Named,
     compose,
     folder_argument,
     on_simulated_card,
@@ -22,6 +23,7 @@ from vllm_frontier.commands.console import (
     EXIT_SOME_FAILED,
     PROGRAM,
     as_json_option,
+    paste_as_utf8,
     print_json,
     terminal,
 )
@@ -47,7 +49,7 @@ _allow_changed = click.option(
 @words_argument
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Named(file_okay=False),
     help="Folder of the results; default outputs/<name of the sweep>.",
 )
 @_allow_changed
@@ -70,8 +72,9 @@ def resume(folder: Path, allow_changed: bool, as_json: bool) -> int:
     from vllm_frontier.store.sweep_store import SweepStore
 
     with Signals(at_leave=kill_family) as signals:
-        document = dict(SweepStore.open(folder).config)
-        composed = Composed(spec_from_document(document), document)
+        store = SweepStore.open(folder)
+        document = dict(store.config)
+        composed = Composed(spec_from_document(document, file=store.paths.sweep_yaml), document)
         return _run(composed, folder, as_json, allow_changed, signals)
 
 
@@ -144,6 +147,7 @@ def _run(
         print_json(result.document(found))
     else:
         result.show(found, console, short=True)
+        paste_as_utf8()
         console.print("\nTo serve with these settings:\n")
         advice.show(advice.choose(found, advice.Wanted()), console)
         console.print(f"\n{result.findings(found)}{_more(folder)}", soft_wrap=True)

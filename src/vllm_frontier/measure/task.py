@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from vllm_frontier.characters import unprintable
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import digest
 
@@ -135,6 +136,12 @@ def _parse(source: Traversable, shown: str) -> Task:
 def _name(value: Any, shown: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"task {shown!r} needs a name")
+    found = unprintable(value.strip())
+    if found is not None:
+        raise ConfigError(
+            f"task {shown!r} has the name {value.strip()[:60]!a}, but must have one of one line "
+            f"without control characters: it has {found}"
+        )
     return value.strip()
 
 
@@ -149,6 +156,8 @@ def _variants(value: Any, shown: str) -> tuple[str, ...]:
         raise ConfigError(f"task {shown!r} needs variants, a list of prompts")
     if not all(isinstance(text, str) and text.strip() for text in value):
         raise ConfigError(f"task {shown!r} has a variant that is not a text")
+    if any("\ud800" <= letter <= "\udfff" for text in value for letter in text):
+        raise ConfigError(f"task {shown!r} has a variant with half of a surrogate pair in it")
     if len(set(value)) < len(value):
         raise ConfigError(f"task {shown!r} has the same variant twice")
     return tuple(value)

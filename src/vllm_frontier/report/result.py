@@ -72,7 +72,7 @@ def load(folder: Path) -> Result:
 
 def _load(folder: Path) -> Result:
     store = SweepStore.open(folder)
-    spec = spec_from_document(store.config, secrets=False)
+    spec = spec_from_document(store.config, secrets=False, file=store.paths.sweep_yaml)
     found, damaged = store.look_through()
     running, known = under_way(store.writer(), found)
     trials, runs = store.tables(inferred_rows(spec, store.identities, known), known)

@@ -63,7 +63,7 @@ def document(store: SweepStore, folder: Path, *, analysed: bool = True) -> dict[
 
 
 def _document(store: SweepStore, folder: Path, *, analysed: bool) -> dict[str, Any]:
-    spec = spec_from_document(store.config, secrets=False)
+    spec = spec_from_document(store.config, secrets=False, file=store.paths.sweep_yaml)
     cells = spec.grid.cells()
     (found, damaged), writer = store.look_through(), store.writer()
     running, records = under_way(writer, found)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from vllm_frontier.analyze.intervals import RUNS
-from vllm_frontier.errors import StoreError
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
 from vllm_frontier.report.pages import drawn, frame
@@ -17,7 +16,7 @@ from vllm_frontier.report.plain_table import extra_axes
 from vllm_frontier.report.plots import comparison as plots
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.wording import on_off
-from vllm_frontier.store import atomic
+from vllm_frontier.store import named
 
 Document = Mapping[str, Any]
 
@@ -35,19 +34,21 @@ def write(
 
     Args:
         document: from `document.compare`.
-        html: file of the page, which is replaced.
-        markdown: file of the Markdown, which is replaced.
+        html: file of the page; what stands there is replaced, see `store.named`.
+        markdown: file of the Markdown, in the same way.
         at: the time that they bear; None: now.
 
     Raises:
-        StoreError: a file cannot be written.
+        StoreError: a file cannot be written, or both are one.
     """
     context = _context(document, at)
+    files = []
     if html is not None:
         pictures = [drawn.picture(each) for each in figures_of(document)]
-        _write(html, frame.html("compare.html.j2", {**context, "pictures": pictures}))
+        files.append((html, frame.html("compare.html.j2", {**context, "pictures": pictures})))
     if markdown is not None:
-        _write(markdown, frame.markdown_page("compare.md.j2", context))
+        files.append((markdown, frame.markdown_page("compare.md.j2", context)))
+    named.write_all([(path, text.encode()) for path, text in files])
 
 
 def figures_of(document: Document) -> list[Figure]:
@@ -79,13 +80,6 @@ def figures_of(document: Document) -> list[Figure]:
         )
         found.append(plots.memory(memory, base, name, told, simulated=simulated))
     return [each for each in found if each is not None]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        atomic.write_text(path, text)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _against(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:

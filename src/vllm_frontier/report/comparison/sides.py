@@ -83,7 +83,7 @@ def _side(folder: Path) -> Side:
     return Side(
         folder=folder,
         found=result.load(folder),
-        spec=spec_from_document(store.config, secrets=False),
+        spec=spec_from_document(store.config, secrets=False, file=store.paths.sweep_yaml),
         identities=tuple(store.identities),
         progress=state.document(store, folder, analysed=False),
     )
