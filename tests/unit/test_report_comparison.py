@@ -335,6 +335,25 @@ def test_what_nothing_tells_of_the_memory_takes_one_line(pair: dict[str, Any]) -
     assert "No combination of which both sweeps know" in printed({**pair, "memory": unknown})
 
 
+def test_no_word_of_a_heading_is_broken(pair: dict[str, Any]) -> None:
+    """Also where every part differs, and sweeps have long names."""
+    found = with_graphs(pair)
+    memory = [
+        {**row, "parts": [part | {"difference": 1.5} for part in row["parts"]]}
+        for row in found["memory"]
+    ]
+    unknown = {"part": "reserved", "base": 0.5, "other": None, "difference": None}
+    memory = [{**row, "parts": [*row["parts"], unknown]} for row in memory]
+    named = json.dumps({**found, "memory": memory}).replace('"nvfp4"', '"Simulated RTX 5090"')
+    text = printed(json.loads(named))
+    table = text[text.index("Memory, GiB") : text.index("Choices of each")]
+    assert max(map(len, table.splitlines())) <= 80
+    (heading,) = [line for line in table.splitlines() if line.startswith("depth")]
+    assert {"weights", "head", "activation"} <= set(heading.split())
+    assert "Not known of both: reserved." in table
+    assert "?" not in table
+
+
 def test_a_card_that_is_held_against_itself_is_told(
     pair: dict[str, Any], base: Path, tmp_path: Path
 ) -> None:

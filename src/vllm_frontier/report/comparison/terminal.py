@@ -20,8 +20,9 @@ from vllm_frontier.report.window_ends import NOT_IN_GRID, marks, window_end
 from vllm_frontier.report.wording import listed, on_off, several, titled
 
 _DIM = "dim"
-_COLUMN = 10  # letters of a heading in a line
+_COLUMN = 7  # letters of a heading in a line, unless a word is longer
 _ALIKE = (Reach.SAME, Reach.AT_END)
+_ALONE = (Reach.ONLY_BASE, Reach.ONLY_OTHER)
 _SIGNS = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.NO_CLEAR_DIFFERENCE: "="}
 
 
@@ -95,7 +96,8 @@ def _windows(document: Mapping[str, Any], name: str, simulated: bool) -> Rendera
             _end(row["other"]),
             NONE if row["difference"] is None else f"{row['difference']:+d}",
             *([NONE if row["share"] is None else words.percent(row["share"])] if shares else []),
-            words.reach(row["reach"], document["base"], name),
+            # Where one of them does not have it in its grid, its figure says so.
+            "" if row["reach"] in _ALONE else row["reach"],
         )
     return Group(told, Text(summary, style=_DIM), *_end_notes(differing))
 
@@ -193,16 +195,18 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
     if not rows:
         none = Text("No combination of which both sweeps know where the memory goes.")
         return Group(Text(heading, style="bold"), none)
-    parts, alike = words.unlike(rows)
-    parts = [part for part in parts if part != FOR_CACHE]
+    parts, others = words.unlike(rows)
     extra = extra_axes(rows)
     told = table(heading)
     columns(told, ("depth",))
     columns(told, ("graphs",), "left")
     columns(told, ("util", *extra))
-    more = [*parts, f"KV, {base}", f"KV, {name}", "KV +-"]
-    # In lines of their own, so that no other column must give way.
-    columns(told, ("\n".join(textwrap.wrap(each, _COLUMN)) for each in more))
+    columns(told, map(_narrow, parts))
+    # Where there is not enough room, names of sweeps give way first.
+    for column in told.columns:
+        column.no_wrap = True
+    columns(told, (f"KV,\n{_narrow(each)}" for each in (base, name)))
+    columns(told, ("KV +-",))
     for row in rows:
         by_part = {part["part"]: part for part in row["parts"]}
         cache = by_part.get(FOR_CACHE, {})
@@ -217,12 +221,18 @@ def _memory(document: Mapping[str, Any], name: str, simulated: bool) -> Renderab
         "KV: what is left for the KV cache. At the largest share that both sweeps know.",
         *words.graphs_moved(rows, base, name),
         *words.window_needs(document, name),
-        alike,
-        untold,
+        *others,
+        *([] if untold is None else [untold]),
     ]
-    if any(part["difference"] is None for row in rows for part in row["parts"]):
+    told_of = [each for row in rows for each in row["parts"] if each["part"] in (*parts, FOR_CACHE)]
+    if any(each["difference"] is None for each in told_of):
         lines.append("? not known of both.")
-    return Group(told, *(Text(line, style=_DIM) for line in lines if line is not None))
+    return Group(told, *(Text(line, style=_DIM) for line in lines))
+
+
+def _narrow(heading: str) -> str:
+    """A heading in short lines, no word of it broken."""
+    return "\n".join(textwrap.wrap(heading, _COLUMN, break_long_words=False))
 
 
 def _change(part: Mapping[str, Any] | None) -> str:

@@ -249,20 +249,23 @@ def untold(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], 
     return kept, f"{combinations} more, of which not both sweeps tell where the memory goes."
 
 
-def unlike(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str | None]:
-    """The parts that differ somewhere or are not known of both, and a sentence about the others."""
+def unlike(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """The parts with a difference somewhere, and sentences about those of which none is known."""
     gaps: dict[str, list[float | None]] = {part: [] for part in parts_of(rows)}
     for row in rows:
         for part in row["parts"]:
             if part["part"] in gaps:
                 gaps[part["part"]].append(part["difference"])
-    differing = [
-        part
-        for part, own in gaps.items()
-        if any(gap is None or abs(gap) >= _NOTHING_GIB for gap in own)
-    ]
-    alike = [part for part in gaps if part not in (*differing, FOR_CACHE)]
-    return differing, f"No difference: {', '.join(alike)}." if alike else None
+    gaps.pop(FOR_CACHE, None)
+    unknown = [part for part, own in gaps.items() if all(gap is None for gap in own)]
+    alike = [part for part, own in gaps.items() if all(_is_nothing(gap) for gap in own)]
+    told = [f"No difference: {', '.join(alike)}."] if alike else []
+    told += [f"Not known of both: {', '.join(unknown)}."] if unknown else []
+    return [part for part in gaps if part not in (*alike, *unknown)], told
+
+
+def _is_nothing(gap: float | None) -> bool:
+    return gap is not None and abs(gap) < _NOTHING_GIB
 
 
 def left_for_cache(rows: Iterable[Mapping[str, Any]], base: str, name: str) -> str:
