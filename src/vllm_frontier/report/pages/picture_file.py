@@ -15,6 +15,7 @@ from vllm_frontier.report.pages.drawn import Picture
 from vllm_frontier.report.plots import theme, vega
 
 _COLUMNS, _MARGIN, _TITLE, _GAP, _LINE = 3, 16, 36, 20, 20  # pixels but for the first
+_WORDS_MAX = 100  # letters of an entry of the legend
 _LETTER = 6.9  # pixels of an average one at 12 pixels; a little more than most fonts need
 _SIZE = re.compile(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"')
 
@@ -124,7 +125,9 @@ def _legend(
 
 def _lines(entries: Sequence[tuple[str, str, str]], room: float, top: float) -> Iterator[_Entry]:
     x = 0.0
-    for colour, sign, words in entries:
+    for colour, sign, whole in entries:
+        cut = len(whole) > _WORDS_MAX
+        words = f"{whole[: _WORDS_MAX - 1]}…" if cut else whole
         width = 16 + _LETTER * len(words) + _GAP
         if x and x + width > room:
             x, top = 0.0, top + _LINE

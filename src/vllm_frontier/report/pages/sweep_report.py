@@ -30,10 +30,11 @@ from vllm_frontier.report.plots import render, vega
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.terminal import speculation_notes
-from vllm_frontier.store import atomic
+from vllm_frontier.store import named
 from vllm_frontier.store.paths import ReportPaths
 from vllm_frontier.store.sweep_store import SweepStore
 
+_KINDS = ("svg", "png")
 _AFTERWARDS = ("timeline",)  # pictures that stand behind the checks
 
 
@@ -112,20 +113,23 @@ def write(sweep: Path, folder: Path) -> dict[str, Any]:
         report = make(sweep, folder, beside=beside, files=files)
         try:
             return _written(report, files, ReportPaths(folder))
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be written: {error.strerror or error}") from error
+        except StoreError as error:
+            hint = "; --out names another folder" if folder == sweep else ""
+            raise StoreError(f"{error}{hint}") from error
 
 
 def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> dict[str, Any]:
-    paths.plots.mkdir(parents=True, exist_ok=True)
     plots = []
-    for name, svg, png in files.each():
-        where = {kind: paths.plots / f"{name}.{kind}" for kind in ("svg", "png")}
-        atomic.write_bytes(where["svg"], svg)
-        atomic.write_bytes(where["png"], png)
+    contents: list[tuple[Path, bytes]] = []
+    for name, *images in files.each():
+        where = {kind: paths.plots / f"{name}.{kind}" for kind in _KINDS}
+        contents += zip(where.values(), images, strict=True)
         plots.append({"name": name, **{kind: str(path) for kind, path in where.items()}})
-    atomic.write_text(paths.markdown, report.markdown())
-    atomic.write_text(paths.html, report.html())
+    contents.append((paths.markdown, report.markdown().encode()))
+    contents.append((paths.html, report.html().encode()))
+    named.check_folder(paths.plots)
+    named.make_folder(paths.plots)
+    named.write_all(contents)
     return {
         "sweep": report.found.name,
         "simulated": report.found.simulated,
