@@ -6,7 +6,9 @@ import re
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -14,12 +16,35 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 import golden_sweeps as golden
 
+from vllm_frontier.cli import main
+from vllm_frontier.report.pages import sweep_report
 
-def report(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+
+def report(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "vllm_frontier", "report", *map(str, words)],
-        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+Called: TypeAlias = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Called:
+    """The command in this process: exit code, output, complaint."""
+
+    def call(*words: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vllm-frontier", "report", *map(str, words)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        return (done.value.code, *capsys.readouterr())
+
+    return call
+
+
+def page_of(folder: Path) -> str:
+    return sweep_report.make(folder, folder).html()
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +75,30 @@ def test_a_report_is_written_into_the_sweep(sweep: Path) -> None:
     # Every reason has its line, as code: nothing of it is markup.
     without_code = re.sub(r"(`+)(?:(?!\1).)+\1(?!`)", "", told)
     assert "<img" in told
+    without_code = re.sub(
+        r"^(`{3,})[^`]*^\1$|^</?details>$|^<summary>.*", "", without_code, flags=re.M
+    )
     assert "<" not in without_code.replace("](<", "")
+    for line in ("The same as a file or a container", "- Passed: ", "```yaml"):
+        assert line in told
 
 
 def test_a_report_elsewhere_links_back_and_leaves_the_sweep_alone(
-    sweep: Path, tmp_path: Path
+    sweep: Path, tmp_path: Path, called: Called
 ) -> None:
     before = sorted(path.name for path in sweep.iterdir())
-    done = report(sweep, "--out", tmp_path / "new/out", "--json")
-    assert done.returncode == 0, done.stderr
-    written = json.loads(done.stdout)
+    earlier = tmp_path / "new/out/plots"
+    earlier.mkdir(parents=True)
+    for name in ("gain.svg", "gain.png", "mine.svg"):
+        (earlier / name).write_text("x")
+    code, out, complaint = called(sweep, "--out", earlier.parent, "--json")
+    assert (code, complaint) == (0, "")
+    written = json.loads(out)
+    # Of the pictures of an earlier report those go that are no longer drawn; the rest stays.
+    names = {each["name"] for each in written["plots"]}
+    assert (earlier / "mine.svg").read_text() == "x"
+    kinds = {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    assert {path.name for path in earlier.iterdir()} == kinds | {"mine.svg"}
     assert (written["state"], written["reason"]) == ("finished", None)
     assert (written["done"], written["planned"], written["simulated"]) == (54, 64, False)
     assert written["html"] == str(tmp_path / "new/out/report.html")
@@ -74,18 +113,14 @@ def test_a_report_elsewhere_links_back_and_leaves_the_sweep_alone(
 
 def test_a_running_sweep_says_so(tmp_path: Path) -> None:
     with golden.running(tmp_path / "s") as folder:
-        done = report(folder, "--json")
-        assert json.loads(done.stdout)["state"] == "running"
-        page = (folder / "report.html").read_text()
+        page = page_of(folder)
     assert ">Running</span>" in page
     assert f"pid {os.getpid()}" in page
+    assert re.search(r'class="answer">So far, with \d+ of 96 cells known: ', page)
 
 
 def test_where_nothing_was_launched_the_page_says_so(tmp_path: Path) -> None:
-    folder = golden.nothing_launched(tmp_path / "s")
-    done = report(folder)
-    assert done.returncode == 0, done.stderr
-    page = (folder / "report.html").read_text()
+    page = page_of(golden.nothing_launched(tmp_path / "s"))
     assert "Nothing was launched yet." in page
     assert "NVIDIA GeForce RTX 5090" in page
     assert 'id="choices"' not in page
@@ -95,30 +130,24 @@ def test_where_nothing_was_launched_the_page_says_so(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["{sweep}", "--out", "{tmp}/file"], "is a file"),
-        (["{sweep}", "--out", "{tmp}/file/x"], "cannot be written: Not a directory"),
+        (["{sweep}", "--out", "{tmp}/file/x"], "cannot be written: "),
         (["{sweep}", "--out", "/proc/x"], "cannot be written: "),
+        (["{sweep}", "--out", "{tmp}/folder"], "report.html"),
         (["{tmp}/full"], "is no sweep"),
         (["{tmp}/none"], "is no sweep"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(
-    words: list[str], told: str, small: Path, tmp_path: Path
+    words: list[str], told: str, small: Path, tmp_path: Path, called: Called
 ) -> None:
+    (tmp_path / "folder/report.html").mkdir(parents=True)
     (tmp_path / "file").write_text("x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/y").write_text("x")
-    done = report(*(word.format(sweep=small, tmp=tmp_path) for word in words))
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert told in done.stderr
-    assert done.stdout == ""
-
-
-def test_a_folder_in_the_way_of_a_file_is_told(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "report.html").mkdir()
-    done = report(small, "--out", tmp_path)
-    assert done.returncode == 2
-    assert "cannot be written: Is a directory" in done.stderr
+    code, out, complaint = called(*(word.format(sweep=small, tmp=tmp_path) for word in words))
+    assert (code, out) == (2, "")
+    assert len(complaint.splitlines()) == 1
+    assert told in complaint
 
 
 def test_two_thousand_cells_are_soon_drawn(tmp_path: Path) -> None:

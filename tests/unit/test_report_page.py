@@ -11,8 +11,21 @@ import pytest
 from golden_sweeps import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
-from vllm_frontier.report.pages import choices, frame, headline, markdown, picture_file, tabular
+from vllm_frontier.analyze.checks import NAMES
+from vllm_frontier.analyze.checks.output import BROKEN_ALL_THE_SAME
+from vllm_frontier.outcome import FailureClass, Phase
+from vllm_frontier.report.pages import (
+    cells,
+    choices,
+    codes,
+    frame,
+    headline,
+    markdown,
+    picture_file,
+    tabular,
+)
 from vllm_frontier.report.pages.beside import Beside
 from vllm_frontier.report.pages.drawn import picture
 from vllm_frontier.report.pages.links import Folder
@@ -134,7 +147,7 @@ def test_the_state_is_told_in_words() -> None:
     assert running.word == "Running"
     assert running.told[1].startswith("It was being measured by pid 7 on here")
     assert running.told[2] == (
-        "Now: depth 3, context 8192, graphs on, utilization 0.9, max_num_seqs 4, attempt 2."
+        "Now: depth 3, context 8,192, graphs on, utilization 0.9, max_num_seqs 4, attempt 2."
     )
     nothing = headline.state(progress(state="interrupted", done=0, launches=0))
     assert "Nothing was launched yet." in nothing.told
@@ -194,12 +207,57 @@ LONGEST = choice(["longest"], depth=0, context=130_000, decode_tok_s=98.0, graph
 def test_the_answer_is_told_in_two_sentences(chosen: list, against: str | None, words: str) -> None:
     rows = [{**each, "against_fastest": against} for each in chosen]
     document = {"choices": chosen, "frontier": rows, "reason": None}
-    assert headline.answer(document) == words
+    assert headline.answer(document, progress()) == words
 
 
-def test_without_a_frontier_the_answer_is_why() -> None:
-    document = {"choices": [], "frontier": [], "reason": "nothing in the grid fits: kv_none"}
-    assert headline.answer(document) == "Nothing in the grid fits: kv_none."
+def test_an_unfinished_sweep_says_so_first() -> None:
+    document = {"choices": [choice(["fastest", "longest"])], "frontier": [], "reason": None}
+    told = headline.answer(document, progress(state="running", done=7))
+    assert told.startswith("So far, with 7 of 36 cells known: longest and fastest at once: 100,000")
+
+
+def test_without_a_frontier_the_answer_is_why_and_what_helps() -> None:
+    reason = "nothing in the grid fits: kv_none (3 of 4 cells refused); a window of 65536 tokens"
+    document = {"choices": [], "frontier": [], "reason": reason}
+    assert headline.answer(document, progress(), None, "Take less.") == (
+        "Nothing in the grid fits: no memory left for the KV cache (kv_none, 3 of 4 cells "
+        "refused); a window of 65,536 tokens. What would help: Take less."
+    )
+
+
+BROKEN = f"6 texts: the output is broken; {BROKEN_ALL_THE_SAME}"
+
+
+def test_broken_output_is_told_up_front_with_what_is_best_without_it() -> None:
+    both = [FASTEST, LONGEST]
+    document = {"choices": both, "frontier": both, "reason": None}
+    checked = [
+        {"check": "output_sane", "verdict": "warn", "cell_id": "launched", "detail": BROKEN},
+        {"check": "drift", "verdict": "warn", "cell_id": LONGEST["cell_id"], "detail": "slower"},
+    ]
+    measured = [
+        {**FASTEST, "speed_cell": "launched"},
+        {**LONGEST, "speed_cell": LONGEST["cell_id"]},
+        {**LONGEST, "speed_cell": LONGEST["cell_id"], "context": 8192},
+    ]
+    found = headline.fault(measured[:2], checked, measured)
+    told = headline.answer(document, progress(), found)
+    assert (
+        "graphs on. But of the balanced and fastest the sampled output is broken: temperature 0 "
+        "is right, do not use this with sampling on this engine version. Without speculation: "
+        "98.0 tokens/s at 130,000 tokens. The fastest has 4.10 times"
+    ) in told
+    assert headline.fault(measured[1:2], checked, measured) is None
+    [odd] = [{**checked[0], "detail": "odd"}]
+    found = headline.fault(measured[:1], [odd], measured[:1])
+    assert found is not None
+    assert found.sound is None
+    told = headline.answer(
+        {**document, "choices": [choice(["fastest", "longest"])]},
+        progress(),
+        headline.Fault(frozenset({"fastest-longest"}), found.words, None),
+    )
+    assert "But its output may not be right: see the checks. The fastest has" in told
 
 
 # Choices
@@ -229,10 +287,81 @@ def test_a_card_has_every_form_and_what_it_costs() -> None:
         "model: m\n", "vllm serve --config c.yaml", "docker run m",
     ]  # fmt: skip
     assert first.against == ("Against the longest: a.",)
-    assert first.warnings == (("warn", "Not launched itself."), ("warn", "drift: a (and 1 more)"))
+    assert [(each.code, each.words) for each in first.warnings] == [
+        ("", "Not launched itself."),
+        ("drift", "A (and 1 more)."),
+    ]
+    assert first.lesser == ()
     assert ("Spare", "0.25 GiB of KV cache beyond one window") in first.told
     assert second.others == ()
     assert first.command.name != second.command.name
+
+
+def test_what_weighs_more_comes_first_and_the_rest_is_folded() -> None:
+    found = [
+        {"check": name, "verdict": verdict, "detail": "x"}
+        for name, verdict in (
+            ("clock_gap", "warn"), ("drift", "warn"), ("output_sane", "warn"),
+            ("speedup_bound", "fail"),
+        )
+    ]  # fmt: skip
+    [card] = choices.cards([{**FASTEST, "checks": found}])
+    assert [each.code for each in card.warnings] == ["speedup_bound", "output_sane"]
+    assert [(each.code, each.title) for each in card.lesser] == [
+        ("clock_gap", "Clocks of client and server"),
+        ("drift", "Drift"),
+    ]
+
+
+def test_how_commands_are_used_and_names_are_never_changed() -> None:
+    command = {"command": "vllm serve --max-num-seqs 1"}
+    told = choices.how_to([command], ["qwen3 stands for the model", "mind this"], "qwen3")
+    assert "its port 8000 answers" in told[0]
+    assert "--max-num-seqs 1 lets the server take no more than 1 at once" in told[1]
+    assert told[2:] == ["qwen3 stands for the model.", "Mind this."]
+    two = [command, {"command": "vllm serve --max-num-seqs 4 --port 9000"}]
+    assert choices.how_to(two, [], "m") == [
+        told[0].replace("8000", "9000"),
+        "Speeds are those of one request at a time.",
+    ]
+    assert choices.how_to([], ["mind this"], "m") == []
+
+
+def test_flags_stay_in_one_line_and_text_stays_text() -> None:
+    told = tabular.unbroken("<b> --max-model-len 5, a--b-c, --port")
+    assert told == ('&lt;b&gt; <span class="flag">--max-model-len</span> 5, a--b-c, --port')
+
+
+def test_every_code_has_words() -> None:
+    assert all(codes.failure(each) != each for each in FailureClass)
+    assert all(codes.check(each) != each for each in NAMES)
+    assert all(codes.phase(each) != each for each in Phase if each != Phase.READY)
+    assert (codes.failure(None), codes.check("new")) == ("", "new")
+
+
+# Where the window ends
+
+
+def test_each_end_of_a_window_says_whether_it_was_launched() -> None:
+    axes = {"depth": 3, "graphs": True, "utilization": 0.95, "extra_axes": []}
+    ends = {"max_context_works": 80000, "min_context_fails": 100_000, "cells": 4}
+    row = {
+        **axes,
+        **ends,
+        "failure_class": "kv_too_small",
+        "launched": False,
+        "monotone": True,
+        "verified": True,
+    }
+    grid = [
+        {**axes, "context": 80000, "status": "measured"},
+        {**axes, "context": 100_000, "status": "inferred"},
+    ]
+    table = cells.boundaries({"boundaries": [row], "grid": grid, "contested": []})
+    assert table is not None
+    assert table.rows == (
+        ("3", "on", "0.95", "80,000", "100,000~", "Too little memory for the window", "4"),
+    )
 
 
 # The frame
@@ -267,7 +396,8 @@ def test_a_page_defines_every_colour_on_light_and_dark() -> None:
     for colours in (theme.LIGHT, theme.DARK):
         for name, value in colours.items():
             assert f"--{name}: {value};" in page
-    named = set(re.findall(r"var\(--([a-z0-9-]+)\)", page)) - {"panel"}
+    named = set(re.findall(r"var\(--([a-z0-9-]+)\)", page))
+    named -= {"panel", "most", "gap", "share", "shade"}  # set where they are used
     assert named <= theme.LIGHT.keys()
 
 
@@ -319,6 +449,14 @@ def test_what_another_process_cannot_do_is_done_here() -> None:
 
 
 PNG = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
+
+
+def test_panels_that_belong_together_stand_in_rows_of_their_own() -> None:
+    panels = [Markup('<svg x="0" width="100.5" height="50">')] * 8
+    for per_row, columns in ((4, [4, 4]), (2, [2] * 4), (8, [3, 3, 2])):
+        placed, _ = picture_file._placed(panels, per_row)
+        tops = [each.y for each in placed]
+        assert [tops.count(top) for top in sorted(set(tops))] == columns
 
 
 def test_links_are_relative_and_quoted(tmp_path: Path) -> None:

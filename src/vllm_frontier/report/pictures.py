@@ -33,6 +33,9 @@ from vllm_frontier.store import tables
 Maker: TypeAlias = Callable[[], Figure | None]
 Makers: TypeAlias = Iterable[Maker]
 
+NAMES = ("fits", "frontier", "speed", "gain", "acceptance", "memory", "timeline")
+"""What files of pictures are called."""
+
 
 def pictures(found: Result) -> Iterator[Figure]:
     """Every picture that this sweep has something to show for, as soon as it is made.

@@ -10,12 +10,15 @@ from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import frontier_table
 from vllm_frontier.report.disagreement import axes
-from vllm_frontier.report.pages.tabular import Table, fixed, from_rows, grouped, on_off
+from vllm_frontier.report.pages import codes
+from vllm_frontier.report.pages.tabular import Table, apart, fixed, from_rows, grouped, on_off
 from vllm_frontier.report.plain_table import extra_axes
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.terminal import boundary_doubts
 
 Row = Mapping[str, Any]
+
+_INFERRED = "~"
 
 
 def leading(document: Row) -> list[Row]:
@@ -38,10 +41,10 @@ def frontier(document: Row) -> Table | None:
     return from_rows(
         "The frontier: cells that no other beats on window, speed and memory at once",
         [
-            ("window", True),
-            *_axis_columns(extra, context=False),
+            ("context", True),
             ("tokens/s", True),
             ("95 %", True),
+            *_axis_columns(extra, context=False),
             ("x base", True),
             ("prefill", True),
             ("spare", True),
@@ -50,11 +53,11 @@ def frontier(document: Row) -> Table | None:
         [
             [
                 grouped(row["context"]),
-                *_axes(row, extra),
                 fixed(row["decode_tok_s"], 1),
-                frontier_table.interval(row),
+                frontier_table.interval(row).replace("-", " to "),
+                *_axes(row, extra),
                 fixed(row["gain_no_graphs"], 2),
-                fixed(row["prefill_tok_s"], 1),
+                fixed(row["prefill_tok_s"], 0),
                 fixed(row["kv_headroom_gib"], 2),
                 mark + "".join(name[0].upper() for name in chosen.get(row["cell_id"], ())),
             ]
@@ -66,7 +69,7 @@ def frontier(document: Row) -> Table | None:
 def frontier_notes(document: Row) -> list[str]:
     """What its columns and marks mean, a sentence each."""
     rows = leading(document)
-    return [text.plain for text in frontier_table.notes(document["frontier"], rows)]
+    return [apart(text.plain) for text in frontier_table.notes(document["frontier"], rows)]
 
 
 def frontier_warnings(document: Row) -> list[str]:
@@ -81,29 +84,49 @@ def boundaries(document: Row) -> Table | None:
     if not rows:
         return None
     extra = extra_axes(rows)
-    doubts = boundary_doubts(rows, document["contested"])
+    follows = {
+        (*_place(cell, extra), cell["context"])
+        for cell in document["grid"]
+        if cell["status"] == Status.INFERRED
+    }
+
+    def end(row: Row, name: str) -> str:
+        inferred = (*_place(row, extra), row[name]) in follows
+        return f"{grouped(row[name])}{_INFERRED if inferred else ''}"
+
+    told = [
+        [
+            *_axes(row, extra),
+            end(row, "max_context_works"),
+            end(row, "min_context_fails"),
+            codes.failure(row["failure_class"]),
+            str(row["cells"]),
+        ]
+        for row in rows
+    ]
+    doubts = [_doubt(each) for each in boundary_doubts(rows, document["contested"])]
+    doubted = any(doubts)
     return from_rows(
-        "Where the window ends, tokens",
+        f"Where the window ends, tokens; {_INFERRED} follows from launches of other cells",
         [
             *_axis_columns(extra, context=False),
             ("works up to", True),
             ("refused from", True),
             ("because of", False),
             ("cells", True),
-            ("known by", False),
+            *([("remark", False)] if doubted else []),
         ],
-        [
-            [
-                *_axes(row, extra),
-                grouped(row["max_context_works"]),
-                grouped(row["min_context_fails"]),
-                row["failure_class"] or "",
-                str(row["cells"]),
-                doubt or "launches",
-            ]
-            for row, doubt in zip(rows, doubts, strict=True)
-        ],
+        [[*row, doubt] if doubted else row for row, doubt in zip(told, doubts, strict=True)],
     )
+
+
+def _place(row: Row, extra: Sequence[str]) -> tuple[object, ...]:
+    return (row["depth"], row["graphs"], row["utilization"], *(row.get(name) for name in extra))
+
+
+def _doubt(told: str) -> str:
+    """What is to be known beside that it was inferred, which each end says itself."""
+    return "" if told == "inferred" else told
 
 
 def speeds(document: Row) -> Table | None:
@@ -160,7 +183,7 @@ def every(found: Result, document: Row) -> Table | None:
             [
                 *_axes(cell, extra, context=True),
                 _outcome(cell),
-                cell["failure_class"] or "",
+                codes.failure(cell["failure_class"]),
                 *_figures(trials.get((cell["cell_id"], cell["attempt"]), {})),
                 _from(cell, by_cell),
             ]
@@ -201,4 +224,4 @@ def _from(cell: Row, by_cell: Mapping[str, Row]) -> str:
     if evidence is None:
         return ""
     doubt = f" ({cell['doubt']})" if cell["doubt"] else ""
-    return f"{axes(evidence)}{doubt}"
+    return f"{apart(axes(evidence))}{doubt}"

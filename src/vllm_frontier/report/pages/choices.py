@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_frontier.analyze.checks import Verdict
 from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import SpecState
-from vllm_frontier.report.pages.tabular import fixed, on_off
+from vllm_frontier.report.pages import codes
+from vllm_frontier.report.pages.tabular import fixed, on_off, sentence
 
 Row = Mapping[str, Any]
+
+_OF_OUTPUT = ("output_sane", "lossless", "depth_applied")
+"""Checks of what is written, and of whether the settings are those that were asked for."""
+_SEQUENCES = re.compile(r"--max-num-seqs (\d+)")
+_PORT = re.compile(r"--port (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,16 @@ class Paste:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What is to be known before a cell is served; `code` is the check's name, or empty."""
+
+    verdict: str
+    title: str
+    words: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A choice as a page shows it; `told` are names and words, in order."""
 
@@ -34,7 +52,8 @@ class Card:
     speed: str
     interval: str
     told: tuple[tuple[str, str], ...]
-    warnings: tuple[tuple[str, str], ...]  # verdict and words
+    warnings: tuple[Remark, ...]  # those that weigh most
+    lesser: tuple[Remark, ...]
     against: tuple[str, ...]
     command: Paste
     others: tuple[Paste, ...]
@@ -49,9 +68,37 @@ def cards(choices: Sequence[Row]) -> list[Card]:
     return [_card(choice) for choice in choices]
 
 
+def how_to(choices: Sequence[Row], notes: Sequence[str], model: str) -> list[str]:
+    """How the commands are used, and what is to be known of all of them, a sentence each.
+
+    Args:
+        choices: of `advice.document`.
+        notes: of the same.
+        model: its name, which is never changed.
+    """
+    if not choices:
+        return []
+    commands = [str(choice["command"]) for choice in choices]
+    ports = {found[1] for each in commands for found in _PORT.finditer(each)} or {"8000"}
+    asked = {found[1] for each in commands for found in _SEQUENCES.finditer(each)}
+    used = "Paste a command into a shell: once the server is up"
+    told = [f"{used}, its port {min(ports)} answers as OpenAI's API does."]
+    speeds = "Speeds are those of one request at a time"
+    if len(asked) == 1:
+        number = min(asked)
+        told.append(
+            f"{speeds}; --max-num-seqs {number} lets the server take no more than {number} at "
+            "once, and another number changes both memory and speed."
+        )
+    else:
+        told.append(f"{speeds}.")
+    return told + [sentence(note, model) for note in notes]
+
+
 def _card(choice: Row) -> Card:
     names = choice["choices"]
     name = str(names[0])
+    weighty, lesser = _weighed(choice)
     return Card(
         name=name,
         title=", ".join(names).capitalize(),
@@ -59,7 +106,8 @@ def _card(choice: Row) -> Card:
         speed=fixed(choice["decode_tok_s"], 1),
         interval=_interval(choice),
         told=tuple(_told(choice)),
-        warnings=tuple(_warnings(choice)),
+        warnings=tuple(weighty),
+        lesser=tuple(lesser),
         against=tuple(_against(choice)),
         command=Paste(f"command-{name}", "Command", str(choice["command"])),
         others=tuple(_others(choice, name)),
@@ -90,28 +138,43 @@ def _told(choice: Row) -> Iterator[tuple[str, str]]:
         yield "Spare", f"{choice['kv_headroom_gib']:.2f} GiB of KV cache beyond one window"
 
 
-def _warnings(choice: Row) -> Iterator[tuple[str, str]]:
+def _weighed(choice: Row) -> tuple[list[Remark], list[Remark]]:
+    """What is wrong, and what is said of figures; the latter apart where it is more than one."""
+    weighty: list[Remark] = []
+    lesser: list[Remark] = []
     if choice.get("note"):
-        note = str(choice["note"])
-        yield "warn", f"{note[:1].upper()}{note[1:]}."
+        weighty.append(Remark("warn", "", sentence(str(choice["note"]))))
     if choice.get("spec_state") in (SpecState.INEFFECTIVE, SpecState.SUSPECT):
-        yield "warn", f"Speculation is {choice['spec_state']}: see the checks."
-    told: set[str] = set()
+        told = f"Speculation is {choice['spec_state']}: see the checks."
+        weighty.append(Remark("warn", "", told))
+    for verdict, name, words in _found(choice):
+        wrong = verdict == Verdict.FAIL or name in _OF_OUTPUT
+        remark = Remark(verdict, codes.check(name), sentence(words), name)
+        (weighty if wrong else lesser).append(remark)
+    if len(lesser) == 1:
+        return [*weighty, *lesser], []
+    return weighty, lesser
+
+
+def _found(choice: Row) -> Iterator[tuple[str, str, str]]:
+    """What each check found worst: verdict, check and words; what weighs most first."""
+    by_check: dict[str, list[Row]] = {}
     for each in choice.get("checks") or ():
-        if each["check"] not in told:
-            told.add(each["check"])
-            more = sum(other["check"] == each["check"] for other in choice["checks"]) - 1
-            yield (
-                each["verdict"],
-                f"{each['check']}: {each['detail']}" + (f" (and {more} more)" if more else ""),
-            )
+        by_check.setdefault(each["check"], []).append(each)
+    worst_first = sorted(
+        by_check.items(),
+        key=lambda one: (one[1][0]["verdict"] != Verdict.FAIL, one[0] not in _OF_OUTPUT),
+    )
+    for name, found in worst_first:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield found[0]["verdict"], name, f"{found[0]['detail']}{more}"
 
 
 def _against(choice: Row) -> Iterator[str]:
     """What it costs against the other choices, in words."""
     for each in choice.get("against") or ():
         words = str(each["words"])
-        yield f"{words[:1].upper()}{words[1:]}."
+        yield sentence(words)
 
 
 def _others(choice: Row, name: str) -> Iterator[Paste]:

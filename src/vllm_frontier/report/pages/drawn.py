@@ -31,14 +31,18 @@ class Picture:
     legend: tuple[tuple[str, str, str], ...]  # colour, sign (may be empty), words
     notes: tuple[str, ...]
     table: Table | None
+    per_row: int  # panels that belong together, in rows of their own
 
 
-def picture(figure: Figure, svgs: Sequence[str] | None = None) -> Picture:
+def picture(
+    figure: Figure, svgs: Sequence[str] | None = None, per_row: int | None = None
+) -> Picture:
     """A figure, drawn for a page.
 
     Args:
         figure: the picture.
         svgs: its panels, as `render.panels` has them; None: they are drawn now.
+        per_row: so many panels belong together each; None: all do.
     """
     panels = render.panels(figure) if svgs is None else svgs
     return Picture(
@@ -56,6 +60,7 @@ def picture(figure: Figure, svgs: Sequence[str] | None = None) -> Picture:
         table=None
         if figure.table is None
         else tabular.table(figure.table, f"{figure.title}: figures"),
+        per_row=per_row or max(1, len(panels)),
     )
 
 

@@ -10,7 +10,9 @@ from typing import Any
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import remedies
 from vllm_frontier.report.disagreement import axes
+from vllm_frontier.report.pages import codes
 from vllm_frontier.report.pages.links import Folder
+from vllm_frontier.report.pages.tabular import apart
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.wording import several
 from vllm_frontier.store.paths import SweepPaths
@@ -35,6 +37,7 @@ class Failing:
     """
 
     reason: str
+    code: str  # empty where there is no class
     status: str
     kind: str
     cells: str
@@ -73,11 +76,12 @@ def _failing(row: Row, trial: Row, inferred: Mapping[str, int], folder: Folder) 
     outcome = outcome_of(trial)
     log = SweepPaths(folder.sweep).attempt(row["cell_id"], row["attempt"]).server_log
     return Failing(
-        reason=reason or row["status"],
+        reason=codes.failure(reason) or row["status"].capitalize(),
+        code=reason or "",
         status=row["status"],
         kind=_COLOURS.get(row["status"], "unknown"),
-        cells=f"{cells}{axes(row)}",
-        phase=row["phase"] or "",
+        cells=f"{cells}{apart(axes(row))}",
+        phase=codes.phase(row["phase"]) if row["phase"] else "",
         evidence=row["evidence"] or "",
         line=row["evidence_line"],
         log=folder.link(log) if log.is_file() else "",

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from vllm_frontier.analyze.checks import Verdict as Judged
+from vllm_frontier.analyze.checks.output import BROKEN_ALL_THE_SAME
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.outcome import Purpose, Status
+from vllm_frontier.report import checks
 from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import axes
-from vllm_frontier.report.pages.tabular import on_off
+from vllm_frontier.report.pages import codes
+from vllm_frontier.report.pages.tabular import apart, on_off, sentence
 from vllm_frontier.report.result import Result
-from vllm_frontier.report.wording import several
+from vllm_frontier.report.wording import listed, several
 
 Row = Mapping[str, Any]
 
@@ -60,6 +64,48 @@ class State:
     told: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with what cells write: these, in words, and the best cell without it."""
+
+    cells: frozenset[str]
+    words: str
+    sound: Row | None
+
+
+def fault(choices: Sequence[Row], checked: Sequence[Row], cells: Sequence[Row]) -> Fault | None:
+    """What is wrong with what choices write; None where nothing is.
+
+    Args:
+        choices: of `documents.show_document`.
+        checked: of the table `checks`, as objects.
+        cells: all that work and have a speed, with `cell_id`, `speed_cell` and the median.
+    """
+    found = {
+        row["cell_id"]: row["detail"]
+        for row in checked
+        if row["check"] == checks.OUTPUT and row["verdict"] in (Judged.FAIL, Judged.WARN)
+    }
+    faulty = {each["cell_id"]: found[name] for each in choices for name in _behind(each, found)}
+    if not faulty:
+        return None
+    right = all(BROKEN_ALL_THE_SAME in detail for detail in faulty.values())
+    sound = [cell for cell in cells if not _behind(cell, found)]
+    return Fault(
+        cells=frozenset(faulty),
+        words=f"sampled output is broken: {BROKEN_ALL_THE_SAME}"
+        if right
+        else "output may not be right: see the checks",
+        sound=max(sound, key=lambda cell: (cell["decode_tok_s"], cell["context"]), default=None),
+    )
+
+
+def _behind(cell: Row, found: Mapping[str, str]) -> list[str]:
+    """Of a cell, and of the one whose speed it has, those that something was found of."""
+    names = (str(cell["cell_id"]), str(cell.get("speed_cell")))
+    return [name for name in names if name in found][:1]
+
+
 def state(progress: Row) -> State:
     """How far it is.
 
@@ -81,7 +127,7 @@ def _told(progress: Row) -> Iterator[str]:
             "does not change."
         )
         for cell in progress["running"]:
-            yield f"Now: {axes(_with_extra(cell))}, attempt {cell['attempt']}."
+            yield f"Now: {apart(axes(_with_extra(cell)))}, attempt {cell['attempt']}."
     elif not progress["launches"]:
         yield "Nothing was launched yet."
     if progress["launches_left"]:
@@ -95,32 +141,53 @@ def _with_extra(cell: Row) -> Row:
     return {**cell, "extra_axes": sorted(cell.keys() - known)}
 
 
-def answer(document: Row) -> str:
-    """The answer of a sweep in one or two sentences.
+def answer(document: Row, progress: Row, fault: Fault | None = None, remedy: str = "") -> str:
+    """The answer of a sweep in a few sentences.
 
     Args:
         document: from `documents.show_document`.
+        progress: from `state.document`.
+        fault: what is wrong with the output of choices.
+        remedy: what would help where nothing works, a sentence.
     """
     chosen = {name: each for each in document["choices"] for name in each["choices"]}
     if not chosen:
         reason = document["reason"] or "no cell has a measured speed yet"
-        return f"{reason[0].upper()}{reason[1:]}."
+        told = sentence(apart(codes.with_words(reason)))
+        return f"{told} What would help: {remedy}" if remedy else told
     longest, fastest = chosen["longest"], chosen["fastest"]
-    if longest["cell_id"] == fastest["cell_id"]:
-        told = f"Longest and fastest at once: {_window(longest)} at {_speed(longest)}"
-        told += f", with {_settings(longest)}."
-    else:
-        told = (
-            f"Longest window: {_window(longest)} at {_speed(longest)}, with {_settings(longest)}. "
-        )
-        told += f"Fastest: {_speed(fastest)} at {_window(fastest)}, with {_settings(fastest)}"
+    once = longest["cell_id"] == fastest["cell_id"]
+    told = "Longest and fastest at once" if once else "Longest window"
+    if progress["state"] != "finished":
+        known = f"{progress['done']:,} of {several(progress['planned'], 'cell', 'cells')}"
+        told = f"So far, with {known} known: {told[:1].lower()}{told[1:]}"
+    told += f": {_window(longest)} at {_speed(longest)}, with {_settings(longest)}."
+    if not once:
+        told += f" Fastest: {_speed(fastest)} at {_window(fastest)}, with {_settings(fastest)}"
         tied = _of(document, longest).get("against_fastest") == Verdict.NO_CLEAR_DIFFERENCE
         told += ", though without a clear difference." if tied else "."
+    if fault is not None:
+        told += _wrong(fault, chosen)
     if fastest["gain_no_graphs"] is not None:
         doubt = ", which is in doubt itself" if fastest["gain_in_doubt"] else ""
-        told += f" That is {fastest['gain_no_graphs']:.2f} times the speed without speculation and "
+        what = "That is" if fault is None else "The fastest has"
+        told += f" {what} {fastest['gain_no_graphs']:.2f} times the speed without speculation and "
         told += f"graphs{doubt}."
     return told
+
+
+def _wrong(fault: Fault, chosen: Mapping[str, Row]) -> str:
+    """That output is not right, of which choices, and what is best without that."""
+    faulty = [name for name, each in chosen.items() if each["cell_id"] in fault.cells]
+    whose = "its" if len(faulty) == len(chosen) else f"of the {listed(sorted(faulty))} the"
+    if len(faulty) == len(chosen) and len({each["cell_id"] for each in chosen.values()}) > 1:
+        whose = "their"
+    told = f" But {whose} {fault.words}."
+    if fault.sound is None:
+        return told
+    settings = _settings(fault.sound)
+    without = "Without speculation" if not fault.sound["depth"] else f"Without that, {settings}"
+    return f"{told} {without}: {_speed(fault.sound)} at {_window(fault.sound)}."
 
 
 def _of(document: Row, choice: Row) -> Row:
@@ -183,10 +250,11 @@ def facts(found: Result) -> list[tuple[str, str]]:
     work = config["workload"]
     engine = _values(trials, "engine") or str(config["engine"]["kind"])
     version = _values(trials, "engine_version")
-    memory = config["card"]["memory_gib"]
+    card = _values(trials, "card") or str(config["card"]["name"])
+    size = f"{config['card']['memory_gib']:g} GiB"
     told = [
-        ("Engine", f"{engine} {version}".strip()),
-        ("Card", f"{_values(trials, 'card') or config['card']['name']}, {memory:g} GiB"),
+        ("Engine", version if version.startswith(engine) else f"{engine} {version}".strip()),
+        ("Card", card if size in card else f"{card}, {size}"),
         ("Model", _values(trials, "model_name") or str(config["model"]["name"])),
         (
             "Quantization",

@@ -9,7 +9,9 @@ from typing import Any
 
 from vllm_frontier.analyze.checks import NAMES, Verdict
 from vllm_frontier.report import checks
-from vllm_frontier.report.pages.tabular import Table, from_rows
+from vllm_frontier.report.pages import codes
+from vllm_frontier.report.pages.tabular import Table, apart, from_rows, sentence
+from vllm_frontier.report.wording import several
 
 Row = Mapping[str, Any]
 
@@ -21,6 +23,7 @@ class Finding:
     """What was found of one kind: sentences, the first few apart from the rest."""
 
     check: str
+    title: str
     verdict: str
     count: int
     first: tuple[str, ...]
@@ -34,6 +37,7 @@ class Judged:
     summary: str
     findings: tuple[Finding, ...]
     told: tuple[str, ...]  # what is as it should be, and yet to be known
+    passed: str  # how often which check passed, in a line
     counts: Table
 
 
@@ -46,22 +50,46 @@ def judged(rows: Sequence[Row]) -> Judged | None:
     if not checks.are_told(rows):
         return None
     return Judged(
-        summary=checks.summary(rows),
+        summary=_summary(rows),
         findings=tuple(_finding(group) for group in checks.groups(rows)),
-        told=tuple(checks.of_sweep(rows)),
+        told=tuple(apart(line) for line in checks.of_sweep(rows)),
+        passed=_passed(rows),
         counts=_counts(rows),
     )
 
 
+def _summary(rows: Sequence[Row]) -> str:
+    counts = Counter(row["verdict"] for row in rows)
+    found = [(counts[each], each.value) for each in (Verdict.FAIL, Verdict.WARN) if counts[each]]
+    if not found:
+        return "Nothing to report."
+    told = several(sum(count for count, _ in found), "finding", "findings")
+    if len(found) == 1:
+        return f"{told}, verdict {found[0][1]}."
+    return f"{told}: {', '.join(f'{count} {name}' for count, name in found)}."
+
+
+def _passed(rows: Sequence[Row]) -> str:
+    counts = Counter(row["check"] for row in rows if row["verdict"] == Verdict.PASS)
+    return ", ".join(f"{name} {counts[name]}" for name in NAMES if counts[name])
+
+
 def _finding(group: Sequence[Row]) -> Finding:
-    lines = [checks.line(row) for row in group]
+    lines = [_line(row) for row in group]
     return Finding(
         check=group[0]["check"],
+        title=codes.check(group[0]["check"]),
         verdict=group[0]["verdict"],
         count=len(group),
         first=tuple(lines[:_SHOWN]),
         rest=tuple(lines[_SHOWN:]),
     )
+
+
+def _line(row: Row) -> str:
+    """What was found, and where; the check stands above."""
+    line = checks.line(row).removeprefix(row["check"])
+    return sentence(apart(line.removeprefix(", ").removeprefix(": ")))
 
 
 def _counts(rows: Sequence[Row]) -> Table:
@@ -70,5 +98,11 @@ def _counts(rows: Sequence[Row]) -> Table:
     return from_rows(
         "How often each check came to which verdict",
         [("check", False), *((verdict.value, True) for verdict in Verdict)],
-        [[name, *(str(counts[name, verdict] or "") for verdict in Verdict)] for name in names],
+        [
+            [
+                f"{codes.check(name)} ({name})",
+                *(str(counts[name, verdict] or "") for verdict in Verdict),
+            ]
+            for name in names
+        ],
     )

@@ -70,7 +70,7 @@ class Files:
 
 def _svg(picture: Picture) -> tuple[str, float]:
     """The whole picture, and its width."""
-    panels, bottom = _placed(picture.panels)
+    panels, bottom = _placed(picture.panels, picture.per_row)
     right = max(panel.x + panel.width for panel in panels) if panels else theme.PANEL_WIDTH
     title = 9.5 * len(picture.title)  # bold letters of 16 pixels
     width = max(right, title, theme.PANEL_WIDTH) + _MARGIN
@@ -92,19 +92,23 @@ def _svg(picture: Picture) -> tuple[str, float]:
     return theme.resolved(drawn), width
 
 
-def _placed(panels: Sequence[Markup]) -> tuple[list[_Placed], float]:
-    """The panels in rows, and where the last row ends."""
+def _placed(panels: Sequence[Markup], per_row: int) -> tuple[list[_Placed], float]:
+    """The panels in rows, those that belong together apart, and where the last row ends."""
     sizes = [_size(svg) for svg in panels]
     column = max((width for width, _ in sizes), default=0.0) + _GAP
+    sized = list(zip(panels, sizes, strict=True))
+    most = _COLUMNS + 1 if per_row == _COLUMNS + 1 else _COLUMNS
     placed: list[_Placed] = []
     top = float(_MARGIN + _TITLE)
-    for first in range(0, len(panels), _COLUMNS):
-        row = list(zip(panels, sizes, strict=True))[first : first + _COLUMNS]
-        placed += [
-            _Placed(_MARGIN + place * column, top, *size, svg)
-            for place, (svg, size) in enumerate(row)
-        ]
-        top += max(height for _, (_, height) in row) + _GAP
+    for start in range(0, len(panels), per_row):
+        together = sized[start : start + per_row]
+        for first in range(0, len(together), most):
+            row = together[first : first + most]
+            placed += [
+                _Placed(_MARGIN + place * column, top, *size, svg)
+                for place, (svg, size) in enumerate(row)
+            ]
+            top += max(height for _, (_, height) in row) + _GAP
     return placed, top - _GAP
 
 

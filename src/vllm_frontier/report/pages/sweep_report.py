@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vllm_frontier.analyze.checks import Verdict
+from vllm_frontier.analyze.frontier import candidates
 from vllm_frontier.errors import StoreError
-from vllm_frontier.report import advice, result, state
+from vllm_frontier.report import advice, checks, result, state
 from vllm_frontier.report.disagreement import axes, disagreement_notes
 from vllm_frontier.report.pages import (
     cells,
@@ -25,7 +27,8 @@ from vllm_frontier.report.pages import (
 )
 from vllm_frontier.report.pages.beside import Beside
 from vllm_frontier.report.pages.links import Folder
-from vllm_frontier.report.pictures import pictures
+from vllm_frontier.report.pages.tabular import apart
+from vllm_frontier.report.pictures import NAMES, pictures
 from vllm_frontier.report.plots import render, vega
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.result import Result
@@ -82,7 +85,8 @@ def make(
     context = _context(found, progress, folder, at or datetime.now(UTC))
     shown = []
     for figure, svgs in begun:
-        shown.append(drawn.picture(figure, svgs()))
+        per_row = _per_row(found) if figure.name == "fits" else None
+        shown.append(drawn.picture(figure, svgs(), per_row))
         if files is not None:
             files.add(shown[-1])
     context["pictures"] = [each for each in shown if each.name not in _AFTERWARDS]
@@ -130,6 +134,10 @@ def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> d
     named.check_folder(paths.plots)
     named.make_folder(paths.plots)
     named.write_all(contents)
+    for name in set(NAMES) - {each["name"] for each in plots}:  # of an earlier report
+        for kind in _KINDS:
+            if (paths.plots / f"{name}.{kind}").is_file():
+                (paths.plots / f"{name}.{kind}").unlink()
     return {
         "sweep": report.found.name,
         "simulated": report.found.simulated,
@@ -166,28 +174,33 @@ def _context(
     """What the templates name, but for pictures."""
     document = result.document(found)
     advised = advice.document(advice.choose(found, advice.Wanted()))
+    reasons = failing.failing(found, document, folder)
+    remedy = reasons[0].help if reasons else ""
     return {
         "name": found.name,
         "simulated": found.simulated,
         "state": headline.state(progress),
         "at": at.strftime("%Y-%m-%d %H:%M UTC"),
-        "answer": headline.answer(document),
+        "answer": headline.answer(document, progress, _fault(found, document), remedy),
         "facts": headline.facts(found),
         "shares": headline.shares(document),
         "launches": headline.launches(document),
         "changes": measured.changes(found),
         "cards": choices.cards(advised["choices"]),
-        "advice_notes": advised["notes"],
+        "how_to": choices.how_to(
+            advised["choices"], advised["notes"], str(found.config["model"]["name"])
+        ),
         "frontier": cells.frontier(document),
         "frontier_notes": cells.frontier_notes(document),
         "frontier_warnings": cells.frontier_warnings(document),
         "speculation_notes": [text.plain for text in speculation_notes(document["grid"])],
         "without_speed": document["without_speed"] if document["frontier"] else 0,
         "contradictions": [
-            (axes(pair["fails"]), axes(pair["works"])) for pair in document["contradictions"]
+            (apart(axes(pair["fails"])), apart(axes(pair["works"])))
+            for pair in document["contradictions"]
         ],
-        "disagreement_notes": disagreement_notes(document),
-        "failing": failing.failing(found, document, folder),
+        "disagreement_notes": [apart(line) for line in disagreement_notes(document)],
+        "failing": reasons,
         "judged": judged.judged(document["checks"]),
         "boundaries": cells.boundaries(document),
         "speeds": cells.speeds(document),
@@ -195,3 +208,20 @@ def _context(
         "how": measured.how(found),
         "files": measured.files(folder),
     }
+
+
+def _fault(found: Result, document: Mapping[str, Any]) -> headline.Fault | None:
+    """What is wrong with what the choices write."""
+    if not checks.cells_of(document["checks"], checks.OUTPUT, Verdict.WARN):
+        return None
+    working = candidates(found.trials.lazy(), found.runs.lazy()).collect()
+    return headline.fault(
+        document["choices"], document["checks"], list(working.iter_rows(named=True))
+    )
+
+
+def _per_row(found: Result) -> int | None:
+    """How many panels of what fits stand in a row, so that those of each switch stand together."""
+    panels = found.boundaries.select("extra", "graphs", "utilization").unique()
+    counts = panels.group_by("extra", "graphs").len()["len"].unique()
+    return int(counts[0]) if len(counts) == 1 and panels["graphs"].n_unique() > 1 else None

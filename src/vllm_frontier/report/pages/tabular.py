@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+from markupsafe import Markup, escape
 
 from vllm_frontier.grid import shortest
 from vllm_frontier.report import wording
 
 NONE = "–"
+_CONTEXT = re.compile(r"\b(context|window of) (\d{4,})\b")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)+")
+_WORD = re.compile(r"[a-z]+(?=[ ,:]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,25 @@ def on_off(value: bool | None) -> str:
     return NONE if value is None else wording.on_off(value)
 
 
+def apart(text: str) -> str:
+    """Words about cells, with the thousands of their windows apart."""
+    return _CONTEXT.sub(lambda found: f"{found[1]} {int(found[2]):,}", text)
+
+
+def sentence(text: str, *names: str) -> str:
+    """Words with a capital letter first and a full stop; a name that stands first is left alone."""
+    told = text if text.endswith((".", "!", "?")) else f"{text}."
+    first = _WORD.match(told)
+    if first is None or any(name and told.startswith(name) for name in names):
+        return told
+    return f"{told[:1].upper()}{told[1:]}"
+
+
+def unbroken(text: str) -> Markup:
+    """Text whose flags, such as `--max-model-len`, stay in one line."""
+    return Markup(_FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(text))))
+
+
 def _texts(column: pl.Series) -> list[str]:
     kind = column.dtype
     if kind == pl.Boolean:
@@ -92,4 +116,5 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "fixed": fixed,
     "share": share,
     "on_off": on_off,
+    "unbroken": unbroken,
 }
