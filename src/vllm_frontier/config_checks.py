@@ -243,7 +243,6 @@ def check_secrets(conf: SweepConf) -> None:
     ):
         _refuse_secrets(section, values)
     for key, shown in (
-        ("name", conf.name),
         ("model.name", conf.model.name),
         ("card.name", conf.card.name),
         *((f"grid.extra.{axis}", values) for axis, values in conf.grid.extra.items()),

@@ -71,6 +71,12 @@ def test_a_python_path_of_rays_pieces_alone_goes_whole() -> None:
         "DB_PASSWORD",
         "TOKEN",
         "GOOGLE_APPLICATION_CREDENTIALS",
+        "DB_PASS",
+        "HTTP_AUTH",
+        "REDIS_PASSWD",
+        "SSH_PASSPHRASE",
+        "PROXY_AUTHORIZATION",
+        "PRIVATE_KEY",
     ],
 )
 def test_secret_variables_are_masked(name: str) -> None:
@@ -79,7 +85,11 @@ def test_secret_variables_are_masked(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "VLLM_CACHE_ROOT", "KEYBOARD", "HF_HOME"]
+    "name",
+    [
+        *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "VLLM_CACHE_ROOT", "KEYBOARD", "HF_HOME"),
+        *("PWD", "BYPASS", "AUTHOR", "post_grad_custom_post_pass"),
+    ],
 )
 def test_other_variables_are_not_masked(name: str) -> None:
     assert mask_secrets({name: "value"}) == {name: "value"}
@@ -98,6 +108,14 @@ def test_other_variables_are_not_masked(name: str) -> None:
         (["--max-num-batched-tokens", "8192"], ["--max-num-batched-tokens", "8192"]),
         (["--download-dir", "/m", "A=b"], ["--download-dir", "/m", "A=b"]),
         (["https://me:pw@host/x?a=b@c"], ["https://***@host/x?a=b@c"]),
+        (["https://me:p@w@host/x"], ["https://***@host/x"]),
+        (["https://t0ken@host"], ["https://***@host"]),
+        (["redis://:pw@host/0"], ["redis://***@host/0"]),
+        (["ssh://git@host/x"], ["ssh://git@host/x"]),
+        (["--header", "authorization: Digest k"], ["--header", "authorization: ***"]),
+        (["X-Api-Key: k", "--opt=Bearer abcdefgh"], ["X-Api-Key: ***", "--opt=Bearer ***"]),
+        (["Basic dXNlcjpwdzE=", "Basic words", "bearer"], ["Basic ***", "Basic words", "bearer"]),
+        (['{"h": "Bearer abcdefgh", "n": 1}'], ['{"h": "Bearer ***", "n": 1}']),
     ],
 )
 def test_secrets_in_commands_are_masked(argv: list[str], masked: list[str]) -> None:

@@ -17,6 +17,18 @@ def test_secret_are_values_by_the_names_of_variables_and_options() -> None:
     }
 
 
+def test_secret_are_values_by_their_form() -> None:
+    environment = {
+        "PROXY": "http://user:pass-word@p",
+        "NOTE": "Basic dXNlcjpwdzE=",
+        "A": "bearer me",
+    }
+    argv = ["--header", "Authorization: Bearer abc.def-ghi", "https://only-token@hub/x"]
+    assert set(secret_values(environment, argv)) == {
+        *("user:pass-word", "pass-word", "dXNlcjpwdzE=", "abc.def-ghi", "only-token")
+    }
+
+
 def test_what_is_too_short_to_be_told_from_words_is_left_alone() -> None:
     assert secret_values({"HF_TOKEN": "abc", "X_SECRET": ""}, []) == ()
 

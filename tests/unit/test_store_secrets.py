@@ -10,14 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_frontier.config import compose_sweep, spec_from_document
+from vllm_frontier.engine.serving import serving
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.identity import identify, with_secrets, without_secrets
+from vllm_frontier.report.serving.forms import forms, notes
 from vllm_frontier.store.rows import interrupted_row
 from vllm_frontier.store.sweep_store import SweepStore
 
 SECRET = "s3cr3t-of-the-house"
 OTHER = "0ther-w0rds-f0r-it"
-ENVIRONMENT = {"HF_TOKEN": SECRET, "VLLM_API_KEY": SECRET, "HTTPS_PROXY": f"http://u:{SECRET}@p"}
+ENVIRONMENT = {
+    "HF_TOKEN": SECRET,
+    "VLLM_API_KEY": SECRET,
+    "HTTPS_PROXY": f"http://u:{SECRET}@p",
+    "DB_PASS": SECRET,
+    "HTTP_AUTH": f"Bearer {SECRET}",
+    "NOTE": f"see Bearer {SECRET}",
+    "AUTHORIZATION": f"Bearer {SECRET}",
+    "X_API_KEY": SECRET,
+}
 
 # Path of a key, its value, what is written down, and the variable it comes back from.
 PLACES = [
@@ -35,6 +46,15 @@ PLACES = [
     ("engine.args.address", f"https://hub?hf_token={SECRET}&n=1", "https://hub?hf_token=***&n=1",
      "HF_TOKEN"),
     ("engine.args.address", f"https://me:{SECRET}@hub/x", "https://***@hub/x", None),
+    ("engine.env.DB_PASS", SECRET, "***", "DB_PASS"),
+    ("engine.env.HTTP_AUTH", f"Bearer {SECRET}", "***", "HTTP_AUTH"),
+    ("engine.env.NOTE", f"see Bearer {SECRET}", "see Bearer ***", "NOTE"),
+    ("engine.args.extra_h", f"Authorization: Bearer {SECRET}", "Authorization: ***",
+     "AUTHORIZATION"),
+    ("engine.args.extra_h", f"Bearer {SECRET}", "Bearer ***", None),
+    ("engine.args.headers", ["a: 1", f"X-Api-Key: {SECRET}"], ["a: 1", "X-Api-Key: ***"],
+     "X_API_KEY"),
+    ("engine.args.address", f"https://{SECRET}@hub/x", "https://***@hub/x", None),
     ("engine.command", f"docker run -e HF_TOKEN={SECRET} image {{args}}",
      "docker run -e HF_TOKEN=*** image {args}", "HF_TOKEN"),
     ("engine.command", f"vllm serve --api-key {SECRET} {{args}}",
@@ -91,7 +111,7 @@ PLAIN = {
     "model": {"id": "org/token-model", "args": {"trust_remote_code": True, "eos": None}},
     "engine": {
         "args": {"hf_token": True, "api_key": None, "max_num_batched_tokens": 4096},
-        "env": {"HF_HOME": "/x", "TOKENIZERS_PARALLELISM": "false"},
+        "env": {"HF_HOME": "/x", "TOKENIZERS_PARALLELISM": "false", "PWD": "/home", "BYPASS": "1"},
         "command": "docker run -e HF_TOKEN -p {port}:8000 image --model={model} {args}",
     },
     "workload": {"max_tokens": 64, "tasks": ["edit", "/a b/c.yaml"], "temperature": 0.5},
@@ -189,8 +209,56 @@ def test_a_resumed_sweep_takes_it_from_the_environment(
         ("engine.args.loader={a: {hf_token: x}}", "engine.args.loader.a.hf_token"),
         ("model.speculation.args.api_key=x", "model.speculation.args.api_key"),
         ("grid.extra.hf_token=[a,b]", "grid.extra.hf_token"),
+        ("+engine.env.DB_PASS=x", "engine.env.DB_PASS"),
+        ("+engine.env.HTTP_AUTH='Bearer x'", "engine.env.HTTP_AUTH"),
     ],
 )
 def test_a_secret_that_a_command_line_would_show_is_refused(override: str, key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} would be written to disk"):
         compose_sweep("demo-cpu", [override])
+
+
+@pytest.mark.parametrize("value", [
+    f"https://u:{SECRET}@h", f"https://{SECRET}@h", f"Bearer {SECRET}",
+    f"Authorization: {SECRET}", f"hf_token={SECRET}", f'{{"password": "{SECRET}"}}',
+])  # fmt: skip
+def test_a_secret_is_no_value_of_an_axis(value: str) -> None:
+    quoted = value.replace("'", "\\'")
+    with pytest.raises(ConfigError) as told:
+        compose_sweep("demo-cpu", [f"+grid.extra.loader=[plain,'{quoted}']"])
+    assert str(told.value).startswith("grid.extra.loader holds a secret that every table would")
+    assert SECRET not in str(told.value)
+
+
+@pytest.mark.parametrize("key", ["model.name", "card.name"])
+def test_a_secret_is_no_name(key: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        compose_sweep("demo-cpu", [f"{key}='https://u:{SECRET}@h'"])
+    assert str(told.value).startswith(key)
+    assert SECRET not in str(told.value)
+
+
+def test_values_of_axes_that_hold_none_are_as_they_are() -> None:
+    values = ["ssh://git@host", "basic demo-27b", "bearer", "a@b", 3, True]
+    spec = compose_sweep("demo-cpu", [f"+grid.extra.loader={json.dumps(values)}"]).spec
+    assert list(spec.grid.extra[0].values) == values
+    spec = compose_sweep("demo-cpu", ["+engine.args.hf_token=true"]).spec
+    assert spec.engine.args["hf_token"] is True  # of whoever is logged in
+
+
+def test_a_command_to_paste_says_what_is_masked_in_it() -> None:
+    document = placed(
+        "engine.args.address", f"https://u:{SECRET}@h", compose_sweep("demo-cpu").document
+    )
+    spec = spec_from_document(document, secrets=False)
+    served = serving(spec, spec.grid.cells()[0])
+    noted = "*** stands for a secret that is not written down: put it in before you run the command"
+    assert noted in list(notes(served, None))
+    found = forms(served, headline="x", file="x.yaml", version=None)
+    assert "https://***@h" in found.command
+    assert found.config is not None
+    comment = found.config.partition("model:")[0].replace("\n# ", " ")
+    assert "*** stands for a secret that is not written down" in comment
+    assert SECRET not in str(found)
+    spec = compose_sweep("demo-cpu").spec
+    assert noted not in list(notes(serving(spec, spec.grid.cells()[0]), None))

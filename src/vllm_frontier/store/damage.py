@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllm_frontier.store import atomic
-from vllm_frontier.store.paths import AttemptPaths, SweepPaths
+from vllm_frontier.store.paths import AttemptPaths
 
 _MARK = ".damaged"
 
@@ -50,18 +50,13 @@ def set_aside(paths: AttemptPaths, found: Sequence[Damage]) -> list[Damage]:
     return told
 
 
-def no_folders(paths: SweepPaths) -> list[Damage]:
-    """What stands where the folder of a cell or an attempt should, such as a link to itself."""
-    return [Damage(each, "is no folder") for each in paths.misplaced()]
-
-
-def move_aside(found: Sequence[Damage]) -> list[Damage]:
-    """Rename what is no folder, so that there is room for one.
+def make_room(misplaced: Sequence[Path]) -> list[Damage]:
+    """Rename what stands where the folder of a cell or an attempt should, such as a link to itself.
 
     Raises:
         OSError: the folder above it cannot be written.
     """
-    return [replace(each, kept=_renamed(each.path)) for each in found]
+    return [Damage(each, "is no folder", _renamed(each)) for each in misplaced]
 
 
 def names(paths: AttemptPaths) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 _CELL = re.compile(r"[0-9a-f]{16}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -92,24 +91,25 @@ class SweepPaths:
 
     def numbers(self, cell_id: str) -> list[int]:
         """The attempts at a cell that have a folder, in order."""
-        return _numbers(self.attempts / cell_id)
+        return _numbers(_entries(self.attempts / cell_id)[0])
 
     def existing_attempts(self) -> Iterator[AttemptPaths]:
         """All attempts that have a folder, by cell and number."""
-        attempts = self.attempts
-        for cell_id in sorted(_folders(attempts)):
-            cell = attempts / cell_id
-            for number in _numbers(cell):
-                yield AttemptPaths(cell / str(number), cell_id, number)
+        return iter(self.search()[0])
 
-    def misplaced(self) -> list[Path]:
-        """What has the name of a cell or an attempt but is no folder."""
-        cells = _Entries.of(self.attempts)
-        found = [self.attempts / name for name in cells.others if _CELL.fullmatch(name)]
-        for cell_id in cells.folders:
+    def search(self) -> tuple[list[AttemptPaths], list[Path]]:
+        """`existing_attempts`, and what has the name of a cell or an attempt but is no folder."""
+        found: list[AttemptPaths] = []
+        cells, others = _entries(self.attempts)
+        misplaced = [self.attempts / name for name in others if _CELL.fullmatch(name)]
+        for cell_id in sorted(cells):
             cell = self.attempts / cell_id
-            found += [cell / each for each in _Entries.of(cell).others if _NUMBER.fullmatch(each)]
-        return sorted(found)
+            folders, others = _entries(cell)
+            found += [
+                AttemptPaths(cell / str(number), cell_id, number) for number in _numbers(folders)
+            ]
+            misplaced += [cell / str(number) for number in _numbers(others)]
+        return found, misplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +134,21 @@ class ReportPaths:
         return self.root / "plots"
 
 
-def _numbers(cell: Path) -> list[int]:
-    return sorted(int(name) for name in _folders(cell) if _NUMBER.fullmatch(name))
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
 
-def _folders(folder: Path) -> list[str]:
-    """The folders in a folder; none where it is none, or went away."""
-    return _Entries.of(folder).folders
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The names in a folder: of folders, and of all else."""
-
-    folders: list[str]
-    others: list[str]
-
-    @classmethod
-    def of(cls, folder: Path) -> Self:
-        """None where it is no folder, or went away."""
-        found = cls([], [])
-        try:
-            with os.scandir(folder) as entries:
-                for each in entries:
-                    (found.folders if _is_folder(each) else found.others).append(each.name)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        return found
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """The names in a folder of folders and of all else; none where it is none, or went away."""
+    folders: list[str] = []
+    others: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for each in entries:
+                (folders if _is_folder(each) else others).append(each.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return [], []
+    return folders, others
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

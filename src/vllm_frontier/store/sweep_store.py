@@ -228,8 +228,9 @@ class SweepStore:
         stock: list[RecordedOutcome] = []
         told: list[Damage] = []
         with _told(self.paths.root):
-            told += damage.move_aside(damage.no_folders(self.paths))
-            for each in self.paths.existing_attempts():
+            attempts, misplaced = self.paths.search()
+            told += damage.make_room(misplaced)
+            for each in attempts:
                 record, found = records.examine(each)
                 if found:
                     told += damage.set_aside(each, found)
@@ -261,10 +262,12 @@ class SweepStore:
             StoreError: as `outcomes`.
         """
         with _read(self.paths):
-            told = [each.path for each in damage.no_folders(self.paths)]
+            attempts, told = self.paths.search()
             found = []
-            for paths in self.paths.existing_attempts():
+            for paths in attempts:
                 record, harm = records.examine(paths)
+                if harm and not paths.root.exists():
+                    continue  # removed between two of its files
                 found += [] if record is None else [record]
                 told += [each.path for each in harm[:1]]
         return found, [str(each.relative_to(self.paths.root)) for each in sorted(told)]
