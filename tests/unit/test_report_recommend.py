@@ -181,23 +181,24 @@ def test_the_gain_is_that_of_the_task_whose_speed_is_told(tmp_path: Path) -> Non
 
 
 def test_a_sweep_that_is_not_finished_says_so(found: result.Result) -> None:
-    progress = {"state": "interrupted", "reason": None, "done": 7, "planned": 18, "folder": "my s"}
+    state = {"state": "interrupted", "reason": None, "damaged": []}
+    progress: dict[str, Any] = {**state, "done": 7, "planned": 18, "folder": "my s"}
     chosen = advice.choose(found, Wanted(), progress=progress)
     assert chosen.notes[0] == (
         "so far: 7 of 18 cells known; the search was interrupted; go on with: "
         "vllm-frontier resume 'my s'"
     )
     assert (chosen.state, chosen.known, chosen.planned) == ("interrupted", 7, 18)
-    for state, reason, told in (
+    for word, reason, told in (
         ("interrupted", "search.max_hours", ("the search was ended by its budget (search.max_",)),
         ("running", None, ("; the sweep is running",)),
         ("finished", None, ()),
     ):
-        at = progress | {"state": state, "reason": reason}
+        at = progress | {"state": word, "reason": reason}
         notes = advice.choose(found, Wanted(), progress=at).notes
         notes = [each for each in notes if each.startswith("so far")]
         assert len(notes) == len(told)
-        assert all(word in note for word, note in zip(told, notes, strict=True))
+        assert all(each in note for each, note in zip(told, notes, strict=True))
 
 
 # Nothing satisfies it
