@@ -181,8 +181,8 @@ def test_the_gain_is_that_of_the_task_whose_speed_is_told(tmp_path: Path) -> Non
 
 
 def test_a_sweep_that_is_not_finished_says_so(found: result.Result) -> None:
-    state = {"state": "interrupted", "reason": None, "damaged": []}
-    progress: dict[str, Any] = {**state, "done": 7, "planned": 18, "folder": "my s"}
+    state: dict[str, Any] = {"state": "interrupted", "reason": None, "damaged": []}
+    progress = {**state, "done": 7, "planned": 18, "folder": "my s"}
     chosen = advice.choose(found, Wanted(), progress=progress)
     assert chosen.notes[0] == (
         "so far: 7 of 18 cells known; the search was interrupted; go on with: "
