@@ -177,6 +177,7 @@ def test_what_stands_in_the_place_of_a_folder_is_told_and_set_aside(
         cell = next(each for each in CELLS if IDENTITY.cell_id(each) == attempts[0].cell_id)
         assert finish(store, cell).number == 1
         assert len(store.outcomes()) == len(attempts)
+        assert store.look_through()[1] == []
 
 
 def test_a_manifest_that_is_no_file_is_told_and_not_opened(

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllm_frontier.store import atomic
-from vllm_frontier.store.paths import AttemptPaths
-
-_MARK = ".damaged"
+from vllm_frontier.store.paths import ASIDE, AttemptPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +63,19 @@ def names(paths: AttemptPaths) -> list[str]:
         entries = [each.name for each in paths.root.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted({name.partition(_MARK)[0] for name in entries if _MARK in name})
+    return sorted({name.partition(ASIDE)[0] for name in entries if ASIDE in name})
 
 
 def kept(path: Path) -> Path:
     """Where a file is kept that was set aside once."""
-    return path.with_name(path.name + _MARK)
+    return path.with_name(path.name + ASIDE)
 
 
 def _renamed(path: Path) -> Path | None:
     """Move a file out of the way; None when it is not there."""
     target, number = kept(path), 2
     while os.path.lexists(target):
-        target, number = path.with_name(f"{path.name}{_MARK}.{number}"), number + 1
+        target, number = path.with_name(f"{path.name}{ASIDE}.{number}"), number + 1
     try:
         path.rename(target)
     except FileNotFoundError:

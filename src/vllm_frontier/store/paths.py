@@ -11,6 +11,8 @@ from pathlib import Path
 
 _CELL = re.compile(r"[0-9a-f]{16}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+ASIDE = ".damaged"
+"""Behind the name of what was set aside."""
 TABLES = ("trials", "runs", "frontier", "boundaries", "checks")
 
 
@@ -103,6 +105,8 @@ class SweepPaths:
         cells, others = _entries(self.attempts)
         misplaced = [self.attempts / name for name in others if _CELL.fullmatch(name)]
         for cell_id in sorted(cells):
+            if ASIDE in cell_id:  # a link, perhaps to what stands in its place now
+                continue
             cell = self.attempts / cell_id
             folders, others = _entries(cell)
             found += [
