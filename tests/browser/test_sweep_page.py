@@ -31,7 +31,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of every golden sweep, by name."""
     root = tmp_path_factory.mktemp("golden")
     found = {name: made(folder) for name, folder in golden.all_of(root).items()}
-    found["large"] = made(golden.large(root / "large"))
+    found["large"] = made(golden.shared_large())
     with golden.running(root / "running") as folder:
         found["running"] = made(folder)
     return found
@@ -61,12 +61,14 @@ def test_nothing_is_wider_than_the_screen(
     page = open_page(pages[name], width=WIDTHS[0]).page
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": HEIGHT})
-        keep(page, screenshots / f"{name}-{width}-light.png")
+        if name == "simulated" or width == WIDTHS[1]:  # the other one is very long
+            keep(page, screenshots / f"{name}-{width}-light.png")
         unfold(page)
         assert overflow(page) == []
         page.reload()
-    page.emulate_media(color_scheme="dark")
-    keep(page, screenshots / f"{name}-{WIDTHS[-1]}-dark.png")
+    if name == "simulated":
+        page.emulate_media(color_scheme="dark")
+        keep(page, screenshots / f"{name}-{WIDTHS[-1]}-dark.png")
 
 
 @pytest.mark.parametrize(("width", "rows"), [(768, [2, 2, 2, 2]), (1920, [4, 4])])

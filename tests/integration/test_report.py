@@ -150,8 +150,8 @@ def test_what_cannot_be_is_told_in_a_line(
     assert told in complaint
 
 
-def test_two_thousand_cells_are_soon_drawn(tmp_path: Path) -> None:
-    folder = golden.large(tmp_path / "s")
+def test_two_thousand_cells_are_soon_drawn() -> None:
+    folder = golden.shared_large()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = report(folder)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -3,7 +3,10 @@
 What a launch comes to is what the described card says; failures can be put in its place.
 """
 
+import atexit
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +46,8 @@ Answer = Callable[[Ask], Outcome | None]
 """What comes of a launch; None: it is never heard of again."""
 
 _SIMULATED = ("rtx5090-qwen3.8-27b-nvfp4", ("engine=simulated",))
-_SMALL = ("grid.depth=[0,1,3]", "grid.utilization=[0.90,0.95]")
+_ONE_TASK = "workload.tasks=[code]"  # a picture of each task takes its time
+_SMALL = (_ONE_TASK, "grid.depth=[0,1,3]", "grid.utilization=[0.90,0.95]")
 _REAL = ("rtx5090-qwen3.8-27b-nvfp4", ("model.id=org/model",))
 
 
@@ -141,6 +145,9 @@ class Folder:
     def end(self, ask: Ask, number: int, outcome: Outcome) -> None:
         attempt = self.store.paths.attempt(self.identity.cell_id(ask.cell), number)
         began, self._at = self._at, self._at + (outcome.wall_s or 60.0)
+        tasks = self.spec.workload.tasks
+        runs = tuple(run for run in outcome.runs if run.kind != "decode" or run.task in tasks)
+        outcome = replace(outcome, runs=runs)
         if self.spec.engine.kind != "simulated":  # whatever described the launch
             facts = replace(outcome.facts, engine_version=self._version)
             outcome = replace(outcome, facts=facts)
@@ -207,9 +214,7 @@ def every_outcome(root: Path) -> Path:
 
 def inferred(root: Path) -> Path:
     """A whole search: most cells follow from others."""
-    return build(
-        root, compose("name=inferred", "grid.depth=[0,1,3]", "grid.utilization=[0.90,0.95]")
-    )
+    return build(root, compose("name=inferred", *_SMALL))
 
 
 def simulated(root: Path) -> Path:
@@ -223,6 +228,7 @@ def simulated(root: Path) -> Path:
 
 def one_cell(root: Path) -> Path:
     words = (
+        _ONE_TASK,
         "grid.depth=[0]",
         "grid.context=[65536]",
         "grid.graphs=[false]",
@@ -257,7 +263,7 @@ def out_of_budget(root: Path) -> Path:
 def extra_axes(root: Path) -> Path:
     """Two further axes."""
     composed = compose(
-        "name=extra-axes", "grid.depth=[0,2]", "grid.context=[65536,100000]",
+        "name=extra-axes", _ONE_TASK, "grid.depth=[0,2]", "grid.context=[65536,100000]",
         "grid.utilization=[0.95,0.97]",
         "+grid.extra.max_num_seqs=[1,2]", "+grid.extra.kv_cache_dtype=[auto,fp8]",
     )  # fmt: skip
@@ -296,6 +302,14 @@ def large(root: Path, *, every: bool = False) -> Path:
     if not every:
         return build(root, composed)
     return build_each(root, composed)
+
+
+@cache
+def shared_large() -> Path:
+    """The large one, for all who only make reports of it: it takes seconds to make."""
+    folder = tempfile.mkdtemp(prefix="large-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return large(Path(folder) / "sweep")
 
 
 def build_each(root: Path, composed: Composed) -> Path:
