@@ -75,7 +75,7 @@ def main() -> None:
 def _invoke() -> int:
     """Run the command that the arguments name; its exit code."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False)
     except NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return EXIT_DONE
