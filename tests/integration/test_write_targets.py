@@ -231,7 +231,7 @@ def test_an_empty_text_is_no_place(tmp_path: Path, call: Call, words: tuple[str,
     code, told = call(*words)
     assert code == 2
     assert (
-        f": an empty text names no file or folder. Try `{cli.PROGRAM} {words[0]} --help`." in told
+        f": an empty text names no file or folder. Try `vllm-frontier {words[0]} --help`." in told
     )
     assert sorted(each.name for each in tmp_path.iterdir()) == names
 
@@ -259,7 +259,7 @@ def test_plots_that_are_a_file_are_named(sweep: Path, tmp_path: Path, call: Call
 def test_a_report_of_a_sweep_that_is_read_only_goes_elsewhere(
     sweep: Path, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(named.os, "access", lambda path, _: sweep not in [path, *path.parents])
+    monkeypatch.setattr("os.access", lambda path, _: sweep not in [path, *path.parents])
     code, told = call("report", sweep)
     assert (code, told) == (
         2,

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from vllm_frontier.characters import printable
+from vllm_frontier.characters import printable, unprintable
 from vllm_frontier.engine.arguments import flag, render
 from vllm_frontier.engine.serving import Serving
 from vllm_frontier.report.serving import shell
@@ -43,8 +43,14 @@ def content(serving: Serving, headline: str) -> str:
         for name, value in serving.arguments.items()
         if _is_told(value)
     }
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=_ONE_LINE)
+    text = _dumped(values, escaped=False)
+    if unprintable(text, lines=True) is not None:  # YAML itself escapes but some of these
+        text = _dumped(values, escaped=True)
     return f"{comment}\n{text}"
+
+
+def _dumped(values: Mapping[str, Any], *, escaped: bool) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=not escaped, width=_ONE_LINE)
 
 
 def command(serving: Serving, path: str) -> str:
