@@ -122,6 +122,7 @@ def progress(**more: object) -> dict:
         "launches": 12,
         "launches_left": 0,
         "running": [],
+        "damaged": [],
     }
     return told | more
 

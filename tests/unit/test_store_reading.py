@@ -83,12 +83,15 @@ def test_every_reading_command_names_what_it_cannot_read(
     for command, folders in (
         (reading.status, [tmp_path]),
         (reading.show, [tmp_path]),
+        (reading.report, [tmp_path]),
         (reading.recommend, [tmp_path]),
         (reading.compare, [intact, tmp_path]),
     ):
         assert said(command, *folders).count(told) == 1, command.name
     for one in (reading.status, reading.show):
         assert json.loads(said(one, tmp_path, "--json"))["damaged"] == names
+    for page in ("report.html", "report.md"):
+        assert "attempts cannot be read" in (tmp_path / page).read_text()
     assert result.load(tmp_path).damaged == names
     both = json.loads(said(reading.compare, intact, tmp_path, "--json"))
     assert [each["damaged"] for each in both["sweeps"]] == [[], names]

@@ -19,6 +19,7 @@ from vllm_frontier.report.disagreement import axes
 from vllm_frontier.report.pages import codes
 from vllm_frontier.report.pages.tabular import apart, on_off, sentence
 from vllm_frontier.report.result import Result
+from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import listed, several
 
 Row = Mapping[str, Any]
@@ -130,6 +131,8 @@ def _told(progress: Row) -> Iterator[str]:
             yield f"Now: {apart(axes(_with_extra(cell)))}, attempt {cell['attempt']}."
     elif not progress["launches"]:
         yield "Nothing was launched yet."
+    if unreadable := unread(progress["damaged"]):
+        yield f"{unreadable}."
     if progress["launches_left"]:
         about = several(progress["launches_left"], "launch is", "launches are")
         them = "it" if progress["launches_left"] == 1 else "them"

@@ -33,6 +33,7 @@ from vllm_frontier.report.plots import render, vega
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.terminal import speculation_notes
+from vllm_frontier.report.unread import unread
 from vllm_frontier.store import named
 from vllm_frontier.store.paths import ReportPaths
 from vllm_frontier.store.sweep_store import SweepStore
@@ -105,9 +106,9 @@ def write(sweep: Path, folder: Path) -> dict[str, Any]:
     """Write the report of a sweep into a folder, each file all at once, the page last.
 
     Returns:
-        What `report --json` prints: `sweep`, `simulated`, `state`, `reason`, `done` and `planned`
-        (as in `status --json`), `html`, `markdown` and `plots` (a list of `name`, `svg`, `png`):
-        the paths that were written.
+        What `report --json` prints: `sweep`, `simulated`, `state`, `reason`, `done`, `planned`
+        and `damaged` (as in `status --json`), `html`, `markdown` and `plots` (a list of `name`,
+        `svg`, `png`): the paths that were written.
 
     Raises:
         StoreError: the sweep's folder is none, or the other one cannot be written.
@@ -141,7 +142,10 @@ def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> d
     return {
         "sweep": report.found.name,
         "simulated": report.found.simulated,
-        **{name: report.progress[name] for name in ("state", "reason", "done", "planned")},
+        **{
+            name: report.progress[name]
+            for name in ("state", "reason", "done", "planned", "damaged")
+        },
         "html": str(paths.html),
         "markdown": str(paths.markdown),
         "plots": plots,
@@ -158,6 +162,8 @@ def told(written: Mapping[str, Any]) -> Iterator[str]:
     if written["reason"] is not None:
         state = f"stopped by its budget ({written['reason']})"
     yield f"{written['sweep']}: {state}, {written['done']} of {written['planned']} cells known"
+    if unreadable := unread(written["damaged"]):
+        yield f"{unreadable}."
     yield written["html"]
     yield written["markdown"]
     if written["plots"]:
