@@ -20,7 +20,7 @@ from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.errors import Interrupted
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Phase
-from vllm_frontier.report.progress import ProgressDisplay
+from vllm_frontier.report.terminal.progress import ProgressDisplay
 from vllm_frontier.search import Search
 from vllm_frontier.signals import Signals
 from vllm_frontier.store.sweep_store import SweepStore

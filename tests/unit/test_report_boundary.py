@@ -17,7 +17,9 @@ from vllm_frontier.engine.simulated.card_file import card_folder, load_card
 from vllm_frontier.engine.simulated.faults import FaultBook
 from vllm_frontier.identity import identify
 from vllm_frontier.outcome import Outcome, Run
-from vllm_frontier.report import advice, result, state, terminal
+from vllm_frontier.report import result, state
+from vllm_frontier.report.recommend import advice
+from vllm_frontier.report.terminal import tables as terminal
 from vllm_frontier.search import create_search
 from vllm_frontier.search.proof import DISAGREEMENT, MONOTONY
 from vllm_frontier.store.lock import Holder

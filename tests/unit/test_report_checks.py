@@ -12,9 +12,9 @@ from rich.console import Console
 from vllm_frontier.analyze.checks import NAMES, PRECISION
 from vllm_frontier.analyze.derived import derived_tables
 from vllm_frontier.report.checks import about, section, summary
-from vllm_frontier.report.commands import describe
 from vllm_frontier.report.documents import objects, show_document
-from vllm_frontier.report.terminal import print_show
+from vllm_frontier.report.recommend.headline import describe
+from vllm_frontier.report.terminal.tables import print_show
 from vllm_frontier.store.tables import frame
 
 

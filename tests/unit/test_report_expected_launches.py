@@ -9,7 +9,7 @@ from vllm_frontier.checkpoint import prior_for
 from vllm_frontier.config import compose_sweep
 from vllm_frontier.memory import MemoryModel
 from vllm_frontier.outcome import Outcome, Phase, Purpose, Speed, Status
-from vllm_frontier.report.expected_launches import expected_launches
+from vllm_frontier.report.plan.expected_launches import expected_launches
 from vllm_frontier.search import Ask, create_search, dry_run
 from vllm_frontier.spec import SweepSpec
 

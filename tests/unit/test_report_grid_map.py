@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from vllm_frontier.report.grid_map import AT_MOST, grid_map, with_planned
+from vllm_frontier.report.terminal.grid_map import AT_MOST, grid_map, with_planned
 
 Row = dict[str, Any]
 

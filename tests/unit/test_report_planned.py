@@ -17,7 +17,7 @@ from vllm_frontier.engine.simulated.card_file import load_card
 from vllm_frontier.engine.simulated.faults import FaultBook
 from vllm_frontier.identity import identify
 from vllm_frontier.outcome import Outcome
-from vllm_frontier.report import planned
+from vllm_frontier.report.plan import planned
 from vllm_frontier.search import Ask, create_search
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.rows import trial_row

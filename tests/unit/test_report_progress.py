@@ -9,7 +9,7 @@ from rich.console import Console
 
 from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import Outcome, Phase, Purpose, Speed, Status
-from vllm_frontier.report.progress import ProgressDisplay
+from vllm_frontier.report.terminal.progress import ProgressDisplay
 from vllm_frontier.search import Ask
 
 CELLS = [Cell(depth, 1024, False, 0.9) for depth in range(3)]

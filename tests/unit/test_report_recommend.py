@@ -15,10 +15,12 @@ from rich.console import Console
 from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.grid import Cell
-from vllm_frontier.report import advice, result, written
-from vllm_frontier.report.advice import Advice, Wanted
-from vllm_frontier.report.against import against
-from vllm_frontier.report.nearest import headline
+from vllm_frontier.report import result
+from vllm_frontier.report.recommend import advice
+from vllm_frontier.report.recommend import config_files as written
+from vllm_frontier.report.recommend.advice import Advice, Wanted
+from vllm_frontier.report.recommend.nearest import headline
+from vllm_frontier.report.recommend.tradeoffs import against
 from vllm_frontier.store.tables import frame
 
 # Slow and long, fast and short, and what lies between.

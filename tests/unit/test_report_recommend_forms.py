@@ -19,8 +19,8 @@ from vllm_frontier.config import compose_sweep
 from vllm_frontier.engine.arguments import render
 from vllm_frontier.engine.serving import MODULE, Serving, image, serving
 from vllm_frontier.grid import Axis, Cell
-from vllm_frontier.report.serving import config_file, container, shell
-from vllm_frontier.report.serving.forms import Forms, forms, notes
+from vllm_frontier.report.recommend.serving import config_file, container, shell
+from vllm_frontier.report.recommend.serving.forms import Forms, forms, notes
 from vllm_frontier.spec import SweepSpec
 
 CELL = Cell(3, 8192, False, 0.9)

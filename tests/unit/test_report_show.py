@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from vllm_frontier.analyze.derived import derived_tables
-from vllm_frontier.report.commands import describe
 from vllm_frontier.report.documents import show_document
-from vllm_frontier.report.serving.shell import lines
-from vllm_frontier.report.terminal import print_show
+from vllm_frontier.report.recommend.headline import describe
+from vllm_frontier.report.recommend.serving.shell import lines
+from vllm_frontier.report.terminal.tables import print_show
 from vllm_frontier.store.tables import frame
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from vllm_frontier.config import compose_sweep
 from vllm_frontier.grid import Cell
-from vllm_frontier.report import planned
+from vllm_frontier.report.plan import planned
 from vllm_frontier.report.wording import label, several
 
 

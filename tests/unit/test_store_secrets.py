@@ -13,7 +13,7 @@ from vllm_frontier.config import compose_sweep, spec_from_document
 from vllm_frontier.engine.serving import serving
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.identity import identify, with_secrets, without_secrets
-from vllm_frontier.report.serving.forms import forms, notes
+from vllm_frontier.report.recommend.serving.forms import forms, notes
 from vllm_frontier.store.rows import interrupted_row
 from vllm_frontier.store.sweep_store import SweepStore
 

@@ -112,7 +112,9 @@ def recommend(
     Each is printed as a command, as a config file of vLLM and as a container. Where no cell
     satisfies the limits, those that come nearest are told, and what they miss.
     """
-    from vllm_frontier.report import advice, result, state, written
+    from vllm_frontier.report import result, state
+    from vllm_frontier.report.recommend import advice
+    from vllm_frontier.report.recommend import config_files as written
     from vllm_frontier.store.sweep_store import SweepStore
 
     progress = state.document(SweepStore.open(folder), folder, analysed=False)

@@ -83,7 +83,7 @@ def resume(folder: Path, allow_changed: bool, as_json: bool) -> int:
 @as_json_option
 def plan(words: tuple[str, ...], as_json: bool) -> int:
     """What a sweep will launch, what is expected and how long it takes; launches nothing."""
-    from vllm_frontier.report import planned
+    from vllm_frontier.report.plan import planned
 
     composed = compose(words)
     if as_json:
@@ -103,7 +103,7 @@ def rehearse(words: tuple[str, ...], card: str | None, as_json: bool) -> int:
     """Try a sweep's search on a simulated card, in seconds, and see whether it finds the truth."""
     from vllm_frontier.engine.simulated.card_file import load_card
     from vllm_frontier.rehearse import rehearse as run_rehearsal
-    from vllm_frontier.report import rehearsed
+    from vllm_frontier.report.plan import rehearsed
 
     spec = compose(on_simulated_card(words, card)).spec
     found = run_rehearsal(spec, load_card(spec.engine.card_file))
@@ -117,8 +117,9 @@ def rehearse(words: tuple[str, ...], card: str | None, as_json: bool) -> int:
 def _run(
     composed: Composed, folder: Path, as_json: bool, allow_changed: bool, signals: Signals
 ) -> int:
-    from vllm_frontier.report import advice, result, state
-    from vllm_frontier.report.progress import ProgressDisplay
+    from vllm_frontier.report import result, state
+    from vllm_frontier.report.recommend import advice
+    from vllm_frontier.report.terminal.progress import ProgressDisplay
     from vllm_frontier.store.paths import SweepPaths
     from vllm_frontier.sweep import run_sweep
 
@@ -162,7 +163,7 @@ def _expected(spec: SweepSpec) -> Sequence[Ask]:
     """The launches of a sweep of which nothing was launched yet, as `plan` has them."""
     from vllm_frontier.checkpoint import prior_for
     from vllm_frontier.memory import MemoryModel
-    from vllm_frontier.report.expected_launches import expected_launches
+    from vllm_frontier.report.plan.expected_launches import expected_launches
 
     prior = prior_for(spec)
     return expected_launches(spec, prior, MemoryModel(spec.card.memory_gib, prior), ())

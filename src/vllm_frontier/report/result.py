@@ -17,8 +17,9 @@ from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.config import spec_from_document
 from vllm_frontier.identity import without_secrets
 from vllm_frontier.inferred import inferred_rows
-from vllm_frontier.report import checks, documents, terminal
+from vllm_frontier.report import checks, documents
 from vllm_frontier.report.nothing import why_nothing
+from vllm_frontier.report.terminal import tables as terminal
 from vllm_frontier.report.underway import under_way
 from vllm_frontier.report.wording import several
 from vllm_frontier.store import tables

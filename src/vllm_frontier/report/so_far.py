@@ -11,8 +11,8 @@ from vllm_frontier.analyze.choices import choices
 from vllm_frontier.analyze.frontier import frontier
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import documents
-from vllm_frontier.report.grid_map import with_planned
 from vllm_frontier.report.result import Result
+from vllm_frontier.report.terminal.grid_map import with_planned
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store import tables
 from vllm_frontier.store.records import RecordedOutcome

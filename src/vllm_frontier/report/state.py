@@ -18,9 +18,9 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.inferred import inferred_rows
 from vllm_frontier.outcome import Purpose, Status
 from vllm_frontier.report.again import launched_again
-from vllm_frontier.report.frontier_table import frontier_section
-from vllm_frontier.report.grid_map import grid_map
 from vllm_frontier.report.so_far import so_far
+from vllm_frontier.report.terminal.frontier_table import frontier_section
+from vllm_frontier.report.terminal.grid_map import grid_map
 from vllm_frontier.report.underway import under_way
 from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import label, several, titled

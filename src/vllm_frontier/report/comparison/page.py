@@ -12,9 +12,9 @@ from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
 from vllm_frontier.report.pages import drawn, frame
 from vllm_frontier.report.pages.tabular import NONE, Table, fixed, from_rows, grouped
-from vllm_frontier.report.plain_table import extra_axes
 from vllm_frontier.report.plots import comparison as plots
 from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.terminal.plain_table import extra_axes
 from vllm_frontier.report.wording import on_off
 from vllm_frontier.store import named
 

@@ -15,7 +15,7 @@ from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
-from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.terminal.plain_table import NONE, columns, extra_axes, number, table
 from vllm_frontier.report.window_ends import NOT_IN_GRID, marks, window_end
 from vllm_frontier.report.wording import listed, on_off, several, titled
 

@@ -8,13 +8,13 @@ from typing import Any
 from vllm_frontier.analyze.frontier import ALL
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import Status
-from vllm_frontier.report import frontier_table
 from vllm_frontier.report.disagreement import axes
 from vllm_frontier.report.pages import codes
 from vllm_frontier.report.pages.tabular import Table, apart, fixed, from_rows, grouped, on_off
-from vllm_frontier.report.plain_table import extra_axes
 from vllm_frontier.report.result import Result
-from vllm_frontier.report.terminal import boundary_doubts
+from vllm_frontier.report.terminal import frontier_table
+from vllm_frontier.report.terminal.plain_table import extra_axes
+from vllm_frontier.report.terminal.tables import boundary_doubts
 
 Row = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from vllm_frontier.analyze.checks import Verdict
 from vllm_frontier.analyze.frontier import candidates
 from vllm_frontier.errors import StoreError
-from vllm_frontier.report import advice, checks, result, state
+from vllm_frontier.report import checks, result, state
 from vllm_frontier.report.disagreement import axes, disagreement_notes
 from vllm_frontier.report.pages import (
     cells,
@@ -31,8 +31,9 @@ from vllm_frontier.report.pages.tabular import apart
 from vllm_frontier.report.pictures import NAMES, pictures
 from vllm_frontier.report.plots import render, vega
 from vllm_frontier.report.plots.figure import Figure
+from vllm_frontier.report.recommend import advice
 from vllm_frontier.report.result import Result
-from vllm_frontier.report.terminal import speculation_notes
+from vllm_frontier.report.terminal.tables import speculation_notes
 from vllm_frontier.report.unread import unread
 from vllm_frontier.store import named
 from vllm_frontier.store.paths import ReportPaths

@@ -11,7 +11,7 @@ import polars as pl
 
 from vllm_frontier.analyze.checks import Verdict
 from vllm_frontier.outcome import FailureClass, Status
-from vllm_frontier.report.durations import about
+from vllm_frontier.report.plan.durations import about
 from vllm_frontier.report.plots import theme
 from vllm_frontier.report.plots.figure import Figure, Panel
 from vllm_frontier.report.plots.groups import setting

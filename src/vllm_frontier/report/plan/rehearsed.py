@@ -14,8 +14,8 @@ from vllm_frontier.outcome import FailureClass, Purpose, Status
 from vllm_frontier.rehearse import Rehearsal
 from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import not_explored
-from vllm_frontier.report.durations import about
-from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.report.plan.durations import about
+from vllm_frontier.report.terminal.grid_map import grid_map
 from vllm_frontier.report.wording import label, several
 from vllm_frontier.search.proof import DISAGREEMENT
 from vllm_frontier.spec import SearchSpec, SweepSpec

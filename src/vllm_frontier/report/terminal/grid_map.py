@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from vllm_frontier.grid import shortest
-from vllm_frontier.report.grid_signs import (
+from vllm_frontier.report.terminal.grid_signs import (
     NOT_REACHED,
     RUNNING,
     Row,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vllm_frontier.engine.serving import Serving, image
-from vllm_frontier.report.serving import config_file, container, shell
+from vllm_frontier.report.recommend.serving import config_file, container, shell
 
 COMMAND, CONFIG, DOCKER = "command", "config", "docker"
 FORMS = (COMMAND, CONFIG, DOCKER)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from vllm_frontier.report import commands
-from vllm_frontier.report.serving.forms import COMMAND, CONFIG, DOCKER
+from vllm_frontier.report.recommend import headline as commands
+from vllm_frontier.report.recommend.serving.forms import COMMAND, CONFIG, DOCKER
 
 if TYPE_CHECKING:
-    from vllm_frontier.report.advice import Advice
+    from vllm_frontier.report.recommend.advice import Advice
 
 _WIDTH = 80  # columns
 

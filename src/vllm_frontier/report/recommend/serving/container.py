@@ -8,7 +8,7 @@ from pathlib import Path
 from vllm_frontier.characters import quoted
 from vllm_frontier.engine.arguments import render
 from vllm_frontier.engine.serving import PORT, Serving
-from vllm_frontier.report.serving import shell
+from vllm_frontier.report.recommend.serving import shell
 
 _CACHE = "/root/.cache/huggingface"  # where the image looks
 _HOME = "HF_HOME"

@@ -14,9 +14,9 @@ from vllm_frontier.outcome import Purpose, SpecState, Status
 from vllm_frontier.report import checks
 from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import disagreement
-from vllm_frontier.report.frontier_table import frontier_section
-from vllm_frontier.report.grid_map import grid_map, with_planned
-from vllm_frontier.report.plain_table import NONE, columns, extra_axes, number, table
+from vllm_frontier.report.terminal.frontier_table import frontier_section
+from vllm_frontier.report.terminal.grid_map import grid_map, with_planned
+from vllm_frontier.report.terminal.plain_table import NONE, columns, extra_axes, number, table
 from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import on_off, several, titled
 

@@ -22,13 +22,14 @@ from vllm_frontier.config import spec_from_document
 from vllm_frontier.engine.serving import serving
 from vllm_frontier.errors import ConfigError
 from vllm_frontier.outcome import Status
-from vllm_frontier.report import checks, commands, documents
-from vllm_frontier.report import nearest as near
-from vllm_frontier.report.against import against
-from vllm_frontier.report.nearest import Wanted
-from vllm_frontier.report.recommended import show
+from vllm_frontier.report import checks, documents
+from vllm_frontier.report.recommend import headline as commands
+from vllm_frontier.report.recommend import nearest as near
+from vllm_frontier.report.recommend.nearest import Wanted
+from vllm_frontier.report.recommend.printed import show
+from vllm_frontier.report.recommend.serving.forms import FORMS, forms, notes
+from vllm_frontier.report.recommend.tradeoffs import against
 from vllm_frontier.report.result import Result
-from vllm_frontier.report.serving.forms import FORMS, forms, notes
 from vllm_frontier.report.unread import unread
 from vllm_frontier.report.wording import several
 from vllm_frontier.search.proof import DISAGREEMENT, is_in_doubt

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_frontier.errors import ConfigError, StoreError
-from vllm_frontier.report.advice import Advice
+from vllm_frontier.report.recommend.advice import Advice
 from vllm_frontier.store import named
 
 

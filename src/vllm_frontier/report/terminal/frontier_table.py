@@ -17,7 +17,7 @@ from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
 from vllm_frontier.outcome import Status
 from vllm_frontier.report import checks
-from vllm_frontier.report.plain_table import NONE, columns, extra_axes, fits, number, table
+from vllm_frontier.report.terminal.plain_table import NONE, columns, extra_axes, fits, number, table
 from vllm_frontier.report.wording import on_off, several, titled
 
 _AT_MOST = 8  # rows where the table is to be short

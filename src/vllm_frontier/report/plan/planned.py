@@ -15,9 +15,9 @@ from vllm_frontier.checkpoint import unread
 from vllm_frontier.grid import Cell, shortest
 from vllm_frontier.outcome import Purpose
 from vllm_frontier.report.again import launched_again
-from vllm_frontier.report.durations import about
-from vllm_frontier.report.forecast import DEVIATIONS_90, Forecast, make_forecast
-from vllm_frontier.report.grid_map import grid_map
+from vllm_frontier.report.plan.durations import about
+from vllm_frontier.report.plan.forecast import DEVIATIONS_90, Forecast, make_forecast
+from vllm_frontier.report.terminal.grid_map import grid_map
 from vllm_frontier.report.wording import several
 from vllm_frontier.spec import SweepSpec
 

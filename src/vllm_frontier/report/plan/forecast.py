@@ -14,7 +14,7 @@ from vllm_frontier.history import LaunchTimes, launch_times
 from vllm_frontier.identity import identify
 from vllm_frontier.memory import Figure, MemoryModel, MemoryPrior, Prediction, vague_prior
 from vllm_frontier.outcome import Purpose, Status
-from vllm_frontier.report.expected_launches import Told, expected_launches
+from vllm_frontier.report.plan.expected_launches import Told, expected_launches
 from vllm_frontier.search import Ask, infer
 from vllm_frontier.spec import SweepSpec
 from vllm_frontier.store.records import in_order

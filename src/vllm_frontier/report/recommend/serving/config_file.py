@@ -12,7 +12,7 @@ import yaml
 from vllm_frontier.characters import printable, unprintable
 from vllm_frontier.engine.arguments import flag, render
 from vllm_frontier.engine.serving import Serving
-from vllm_frontier.report.serving import shell
+from vllm_frontier.report.recommend.serving import shell
 
 _WIDTH = 80  # columns of comments
 _ONE_LINE = 1 << 20  # columns: values are not folded

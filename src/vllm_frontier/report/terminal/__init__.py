@@ -1,0 +1,1 @@
+"""What the terminal shows of a sweep: map, tables, progress."""
