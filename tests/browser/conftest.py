@@ -1,4 +1,4 @@
-"""One Chromium for all of these tests, pages that were made once, and screenshots that are kept.
+"""One Chromium for the tests of a file, pages that were made once, and screenshots that are kept.
 
 Screenshots go to the folder that FRONTIER_SCREENSHOTS names, or to `.screenshots`.
 """
@@ -23,7 +23,9 @@ FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 SCREENSHOTS = Path(os.environ.get("FRONTIER_SCREENSHOTS") or ROOT / ".screenshots")
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: as long as it is there, the thread has a running event loop, and
+# nothing else that is tested in this process may start one.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     assert program is not None, f"no browser on PATH: one of {', '.join(NAMES)} is needed"

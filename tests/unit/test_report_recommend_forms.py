@@ -58,7 +58,7 @@ def in_bash(text: str, program: str, folder: Path, **variables: str) -> tuple[li
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": "/root", **variables}
     done = subprocess.run(
         ["bash", "-c", text], capture_output=True, text=True, env=environment, cwd=folder,
-        check=False,
+        check=False, timeout=30,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     words, seen = json.loads(done.stdout)
@@ -135,11 +135,12 @@ def test_further_axes_are_arguments() -> None:
 
 
 def test_a_secret_is_named_and_must_be_there(tmp_path: Path) -> None:
-    hidden = spec(env={"HF_TOKEN": "***", "A": "b c"})
+    # An interpreter that is not there: what is pasted here must never start the real engine.
+    hidden = spec(env={"HF_TOKEN": "***", "A": "b c"}, python="/no/such/python")
     told = of(hidden)
     assert told.environment == {"HF_TOKEN": None, "A": "b c"}
     assert "***" not in f"{told.command}{told.config}{told.config_command}{told.docker}"
-    text = told.command.replace(sys.executable, "python")
+    text = told.command.replace("PATH=/no/such:", "PATH=").replace("/no/such/python", "python")
     _, seen = in_bash(text, "python", tmp_path / "bin", HF_TOKEN="hf-1")
     assert (seen["HF_TOKEN"], seen["A"]) == ("hf-1", "b c")
     refused = subprocess.run(

@@ -16,6 +16,7 @@ from vllm_frontier.report.again import launched_again
 from vllm_frontier.report.disagreement import not_explored
 from vllm_frontier.report.plan.durations import about
 from vllm_frontier.report.terminal.grid_map import grid_map
+from vllm_frontier.report.terminal.grid_signs import NOT_REACHED
 from vllm_frontier.report.wording import label, several
 from vllm_frontier.search.proof import DISAGREEMENT
 from vllm_frontier.spec import SearchSpec, SweepSpec
@@ -155,7 +156,7 @@ def _signs(found: Rehearsal) -> list[dict[str, Any]]:
 def _sign(
     found: Rehearsal, cell: Cell, inferred: Mapping[Cell, FailureClass | None]
 ) -> dict[str, Any]:
-    status = ""
+    status = NOT_REACHED
     if cell in inferred:
         status = Status.INFERRED.value
     elif cell in found.answers:
