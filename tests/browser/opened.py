@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
 
 @dataclass
@@ -18,3 +19,11 @@ class Opened:
 
 Open: TypeAlias = Callable[..., Opened]
 """Opens a file: path, width, height, scheme, and what `Browser.new_context` takes."""
+
+
+def keep(page: Page, file: Path, *, whole: bool = True) -> None:
+    """Keep a picture of the whole page, or of its top where a busy browser gives up on that."""
+    try:
+        page.screenshot(path=file, full_page=whole)
+    except Error:
+        page.screenshot(path=file)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from compared_sweeps import sweep
-from opened import Open
+from opened import Open, keep
 
 from vllm_frontier.report.comparison import page
 from vllm_frontier.report.comparison.document import compare
@@ -42,7 +42,7 @@ def test_the_page_is_as_wide_as_the_window(
 ) -> None:
     opened = open_page(file, width, scheme=scheme).page
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    opened.screenshot(path=screenshots / f"compare-{scheme}-{width}.png", full_page=True)
+    keep(opened, screenshots / f"compare-{scheme}-{width}.png")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

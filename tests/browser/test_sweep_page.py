@@ -8,8 +8,8 @@ from typing import Any
 import golden_sweeps as golden
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from opened import Open
-from playwright.sync_api import Error, Page
+from opened import Open, keep
+from playwright.sync_api import Page
 
 from vllm_frontier.report.pages import sweep_report
 from vllm_frontier.store.paths import ReportPaths
@@ -46,7 +46,7 @@ def test_every_kind_of_sweep_opens(
     assert "vllm-frontier" in page.title()
     assert page.locator("figure svg").count() >= 1
     assert overflow(page) == []
-    page.screenshot(path=screenshots / f"{name}-360.png")
+    keep(page, screenshots / f"{name}-360.png", whole=False)
     told = pages[name].with_name("report.md").read_text()
     simulated = " (simulated)" if page.get_by_text("Simulated", exact=True).count() else ""
     assert simulated == (" (simulated)" if name == "simulated" else "")
@@ -80,14 +80,6 @@ def test_panels_with_and_without_graphs_stand_above_each_other(
         "all => all.map(each => Math.round(each.getBoundingClientRect().top))"
     )
     assert [tops.count(top) for top in sorted(set(tops))] == rows
-
-
-def keep(page: Page, file: Path) -> None:
-    """Keep a picture of the whole page, or of its top where a busy browser gives up on that."""
-    try:
-        page.screenshot(path=file, full_page=True)
-    except Error:
-        page.screenshot(path=file)
 
 
 def unfold(page: Page) -> None:
