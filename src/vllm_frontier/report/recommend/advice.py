@@ -91,13 +91,13 @@ def _damaged(progress: Mapping[str, Any]) -> list[str]:
 def _chosen(result: Result, wanted: Wanted) -> Advice:
     spec = spec_from_document(result.config, secrets=False)
     tables = result.trials.lazy(), result.runs.lazy()
-    limits = {
+    limits: dict[str, Any] = {
         "min_context": wanted.min_context,
         "min_decode": wanted.min_decode,
         "max_utilization": wanted.max_utilization,
     }
     figures = cell_figures(*tables)
-    leading = frontier(*tables, task=wanted.task, figures=figures, **limits)  # type: ignore[arg-type]
+    leading = frontier(*tables, task=wanted.task, figures=figures, **limits)
     own = partial(with_gains_of_task, figures=figures, task=wanted.task)
     rows = own(choices(leading, task=wanted.task), *tables).collect()
     chosen = _told(result, spec, rows)
@@ -112,7 +112,7 @@ def _chosen(result: Result, wanted: Wanted) -> Advice:
     if works.is_empty():
         return Advice(result.name, [], reason=f"no cell that works has a speed for {wanted.task}")
     # The speed is that of the task already.
-    found = own(nearest(works.lazy(), **limits), *tables).collect()  # type: ignore[arg-type]
+    found = own(nearest(works.lazy(), **limits), *tables).collect()
     told = [
         {
             **each,

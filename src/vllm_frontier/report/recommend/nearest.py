@@ -155,7 +155,7 @@ def _about_shares(most: float, least: float, cells: pl.DataFrame) -> Iterator[st
             f"the smallest utilization of the grid is {shortest(least)}: smaller ones were not "
             "tried"
         )
-    elif not cells.is_empty() and (smallest := float(cells["utilization"].min())) > most:  # type: ignore[arg-type]
+    elif not cells.is_empty() and (smallest := min(cells["utilization"])) > most:
         yield f"the smallest utilization of a cell with a speed is {shortest(smallest)}"
 
 

@@ -82,7 +82,8 @@ def _print_forms(choice: Mapping[str, Any], console: Console, forms: Collection[
 def _config(choice: Mapping[str, Any]) -> str | None:
     """The file, unless it was written already, and the command that serves it."""
     if choice["config"] is None or choice.get("written"):
-        return choice["config_command"]  # type: ignore[no-any-return]
+        command: str | None = choice["config_command"]
+        return command
     name = choice["config_file"]
     return f"cat > {name} <<'EOF'\n{choice['config']}EOF\n{choice['config_command']}"
 
