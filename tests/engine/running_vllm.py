@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +53,13 @@ for salt in sys.stdin:
 
 
 @contextmanager
-def serving(folder: Path, *, depth: int, context: int = 2048) -> Iterator[ServerClient]:
-    """Serve the bundled model, one request at a time; logs into the folder."""
+def serving(
+    folder: Path, *, depth: int, context: int = 2048, variables: Mapping[str, str] | None = None
+) -> Iterator[ServerClient]:
+    """Serve the bundled model, one request at a time; logs into the folder.
+
+    `variables` are added to the server's environment.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -81,7 +86,7 @@ def serving(folder: Path, *, depth: int, context: int = 2048) -> Iterator[Server
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=os.environ | QUIET,
+            env={**os.environ, **QUIET, **(variables or {})},
             start_new_session=True,
         )
     try:

