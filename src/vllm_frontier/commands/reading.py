@@ -58,10 +58,13 @@ def show(folder: Path, as_json: bool) -> int:
 @as_json_option
 def report(folder: Path, out: Path | None, as_json: bool) -> int:
     """One page to look at and to pass on: report.html, report.md, plots/."""
-    from vllm_frontier.report.pages import sweep_report
+    from vllm_frontier.report.pages.beside import Beside
 
-    target = folder if out is None else out
-    written = sweep_report.write(folder, target)
+    with Beside() as beside:  # first of all: it takes as long to be ready as the rest to be loaded
+        from vllm_frontier.report.pages import sweep_report
+
+        target = folder if out is None else out
+        written = sweep_report.write(folder, target, beside)
     if as_json:
         print_json(written)
     else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from vllm_frontier.report.plots import vega
 
@@ -24,18 +24,27 @@ class Beside:
     def __enter__(self) -> Self:
         # Not forked: libraries that are loaded have threads.
         self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        self._pool.submit(vega.ready)
+        self._begun: list[Future[Any]] = [self._pool.submit(vega.ready)]
         return self
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def begin(self, work: Callable[..., T], *arguments: object) -> Callable[[], T]:
+    @property
+    def busy(self) -> bool:
+        """Whether something that was begun is not done yet."""
+        return not all(each.done() for each in self._begun)
+
+    def begin(
+        self, work: Callable[..., T], *arguments: object, here_too: bool = False
+    ) -> Callable[[], T]:
         """Have something done there, after what was begun before.
 
         Args:
             work: a function of `vega`.
             arguments: what it takes.
+            here_too: whether this process may do it, when its result is wanted before the other
+                one came to it.
 
         Returns:
             What waits for its result. Should the other process have ended, such as for want of
@@ -47,7 +56,11 @@ class Beside:
         except BrokenProcessPool:
             return here
 
+        self._begun.append(begun)
+
         def result() -> T:
+            if here_too and begun.cancel():
+                return here()
             try:
                 return begun.result()
             except BrokenProcessPool:

@@ -46,7 +46,7 @@ class Files:
     """Pictures as files: SVG, and PNG for what cannot show that.
 
     Args:
-        beside: makes every second PNG, while this process makes the others; None: none.
+        beside: makes PNGs, unless it is busy; None: none.
     """
 
     def __init__(self, beside: Beside | None = None) -> None:
@@ -56,16 +56,18 @@ class Files:
     def add(self, picture: Picture) -> None:
         """Draw the files of a picture."""
         svg, width = _svg(picture)
-        if self._beside is not None and len(self._drawn) % 2:
-            made = self._beside.begin(vega.png, svg, width)
+        if self._beside is None or self._beside.busy:
+            made: Callable[[], bytes] = partial(bytes, vega.png(svg, width))
         else:
-            made = partial(bytes, vega.png(svg, width))
+            made = self._beside.begin(vega.png, svg, width, here_too=True)
         self._drawn.append((picture.name, svg, made))
 
     def each(self) -> Iterator[tuple[str, bytes, bytes]]:
         """Of every picture that was added: name, SVG and PNG."""
-        for name, svg, made in self._drawn:
-            yield name, svg.encode(), made()
+        # From the other end, so that both processes are done at the same time.
+        images = [made() for _, _, made in reversed(self._drawn)]
+        for (name, svg, _), image in zip(self._drawn, reversed(images), strict=True):
+            yield name, svg.encode(), image
 
 
 def _svg(picture: Picture) -> tuple[str, float]:

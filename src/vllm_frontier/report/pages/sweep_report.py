@@ -103,8 +103,13 @@ def _begun(figure: Figure, beside: Beside | None) -> Callable[[], list[str]]:
     return beside.begin(vega.svgs, render.specifications(figure))
 
 
-def write(sweep: Path, folder: Path) -> dict[str, Any]:
+def write(sweep: Path, folder: Path, beside: Beside) -> dict[str, Any]:
     """Write the report of a sweep into a folder, each file all at once, the page last.
+
+    Args:
+        sweep: its folder.
+        folder: made where it is not there.
+        beside: draws meanwhile.
 
     Returns:
         What `report --json` prints: `sweep`, `simulated`, `state`, `reason`, `done`, `planned`
@@ -114,25 +119,24 @@ def write(sweep: Path, folder: Path) -> dict[str, Any]:
     Raises:
         StoreError: the sweep's folder is none, or the other one cannot be written.
     """
-    with Beside() as beside:
-        files = picture_file.Files(beside)
-        report = make(sweep, folder, beside=beside, files=files)
-        try:
-            return _written(report, files, ReportPaths(folder))
-        except StoreError as error:
-            hint = "; --out names another folder" if folder == sweep else ""
-            raise StoreError(f"{error}{hint}") from error
+    files = picture_file.Files(beside)
+    report = make(sweep, folder, beside=beside, files=files)
+    try:
+        return _written(report, files, ReportPaths(folder))
+    except StoreError as error:
+        hint = "; --out names another folder" if folder == sweep else ""
+        raise StoreError(f"{error}{hint}") from error
 
 
 def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> dict[str, Any]:
+    pages = [(paths.markdown, report.markdown().encode()), (paths.html, report.html().encode())]
     plots = []
     contents: list[tuple[Path, bytes]] = []
     for name, *images in files.each():
         where = {kind: paths.plots / f"{name}.{kind}" for kind in _KINDS}
         contents += zip(where.values(), images, strict=True)
         plots.append({"name": name, **{kind: str(path) for kind, path in where.items()}})
-    contents.append((paths.markdown, report.markdown().encode()))
-    contents.append((paths.html, report.html().encode()))
+    contents += pages  # the page last
     named.check_folder(paths.plots)
     named.make_folder(paths.plots)
     named.write_all(contents)

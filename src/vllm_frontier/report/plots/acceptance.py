@@ -158,7 +158,7 @@ def _steps(
     return [
         base.mark_rule(
             color=colour, strokeWidth=1.5, strokeDash=[1, 0] if on else [5, 3], aria=False
-        ).encode(x=start, x2="next_depth:Q", y=y),
+        ).encode(x=start, x2=alt.X2("next_depth:Q"), y=y),
         base.mark_point(
             size=60,
             fill=colour if on else theme.colour("page"),
@@ -172,7 +172,7 @@ def _steps(
             description=alt.Description("words:N"),
         ),
         base.mark_text(color=colour, dx=9, dy=-3, fontSize=12, aria=False).encode(
-            x=x, y=y, text="star:N"
+            x=x, y=y, text=alt.Text("star:N")
         ),
     ]
 

@@ -128,7 +128,7 @@ def _dumbbells(heading: str, ends: Sequence[Row], names: Sequence[str], most: in
     lines = (
         alt.Chart(spans)
         .mark_rule(stroke=theme.colour("muted"), strokeWidth=2, aria=False)
-        .encode(x=alt.X("low:Q", scale=scale, axis=axis), x2="high:Q", y=y)
+        .encode(x=alt.X("low:Q", scale=scale, axis=axis), x2=alt.X2("high:Q"), y=y)
     )
     # Rings around what comes later, so that equal windows of all sweeps are seen.
     marks = [
@@ -143,7 +143,7 @@ def _dumbbells(heading: str, ends: Sequence[Row], names: Sequence[str], most: in
             opacity=1,
             ariaRoleDescription="window",
         )
-        .encode(x=x, y=y, description="description:N")
+        .encode(x=x, y=y, description=alt.Description("description:N"))
         for place, name in enumerate(names)
     ]
     return _laid([lines, *marks], heading, len(depths))
@@ -220,7 +220,7 @@ def _ratio_panel(
         .mark_rule(strokeWidth=2, aria=False)
         .encode(
             x=alt.X("low:Q", scale=scale, axis=axis),
-            x2="high:Q",
+            x2=alt.X2("high:Q"),
             y=y,
             stroke=alt.Stroke("colour:N", scale=None),
         )
@@ -242,7 +242,7 @@ def _ratio_panel(
                 alt.Fill("colour:N", scale=None, legend=None),
                 alt.value(theme.colour("page")),
             ),
-            description="description:N",
+            description=alt.Description("description:N"),
         )
     )
     return _laid([one, bars, marks], heading, len(data))
@@ -345,11 +345,11 @@ def _bars(heading: str, rows: Sequence[Row], base: str, name: str, most: float) 
                 scale=alt.Scale(domain=[0, most], nice=False),
                 axis=alt.Axis(title="GiB", tickCount=6),
             ),
-            x2="end:Q",
+            x2=alt.X2("end:Q"),
             y=alt.Y("row:N", title="depth", sort=order, scale=alt.Scale(paddingInner=0.3)),
             yOffset=alt.YOffset("side:N", sort=["0", "1"], scale=alt.Scale(paddingInner=0.1)),
             fill=alt.Fill("colour:N", scale=None),
-            description="description:N",
+            description=alt.Description("description:N"),
         )
     )
     return _laid([chart], heading, len(order), step=30)

@@ -160,13 +160,13 @@ def _squares(data: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
         .mark_rect(strokeWidth=1, ariaRoleDescription="cell")
         .encode(
             x=x,
-            x2="x2:Q",
+            x2=alt.X2("x2:Q"),
             y=y,
-            y2="y2:Q",
+            y2=alt.Y2("y2:Q"),
             fill=alt.Fill("colour:N", scale=None),
             fillOpacity=alt.FillOpacity("opacity:Q", scale=None),
             stroke=alt.Stroke("colour:N", scale=None),
-            description="description:N",
+            description=alt.Description("description:N"),
         )
     )
     return chart

@@ -55,7 +55,7 @@ def lines(
                 description=f"Boundary: {'; '.join(piece.told)}",
                 ariaRoleDescription="line",
             )
-            .encode(x="x:Q", y="y:Q", order="order:Q")
+            .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), order=alt.Order("order:Q"))
         )
         yield chart
 

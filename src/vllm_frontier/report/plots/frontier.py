@@ -144,7 +144,7 @@ def _beaten(cells: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Cha
             color=theme.colour("unknown"),
             ariaRoleDescription="cell",
         )
-        .encode(x=x, y=y, description="description:N")
+        .encode(x=x, y=y, description=alt.Description("description:N"))
     )
     return chart
 
@@ -175,7 +175,7 @@ def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
                 description=f"Best with utilization {shortest(share)} or less: {best_of}",
                 ariaRoleDescription="line",
             )
-            .encode(x="x:Q", y="decode_tok_s:Q", order="order:Q")
+            .encode(x=alt.X("x:Q"), y=alt.Y("decode_tok_s:Q"), order=alt.Order("order:Q"))
         )
         yield chart
 
@@ -240,7 +240,12 @@ def _intervals(leading: pl.DataFrame, ground: _Ground) -> alt.Chart:
     chart: alt.Chart = (
         alt.Chart(_frame(rows, "x", "low", "high", "colour"))
         .mark_rule(strokeWidth=1.5, aria=False)
-        .encode(x="x:Q", y=alt.Y("low:Q"), y2="high:Q", color=alt.Color("colour:N", scale=None))
+        .encode(
+            x=alt.X("x:Q"),
+            y=alt.Y("low:Q"),
+            y2=alt.Y2("high:Q"),
+            color=alt.Color("colour:N", scale=None),
+        )
     )
     return chart
 
@@ -271,7 +276,7 @@ def _points(leading: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.C
             size=alt.Size("size:Q", scale=None),
             fill=alt.Fill("fill:N", scale=None),
             stroke=alt.Stroke("colour:N", scale=None),
-            description="description:N",
+            description=alt.Description("description:N"),
         )
     )
     return chart
@@ -301,7 +306,7 @@ def _signs(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
                 fontWeight="bold",
                 aria=False,
             )
-            .encode(x="x:Q", y="decode_tok_s:Q")
+            .encode(x=alt.X("x:Q"), y=alt.Y("decode_tok_s:Q"))
         )
         yield chart
 
@@ -343,7 +348,7 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
         leader: alt.Chart = (
             alt.Chart(_frame([{"x": x, "decode_tok_s": row["decode_tok_s"]}, end]))
             .mark_line(strokeWidth=1, stroke=theme.colour("text"), aria=False)
-            .encode(x="x:Q", y="decode_tok_s:Q")
+            .encode(x=alt.X("x:Q"), y=alt.Y("decode_tok_s:Q"))
         )
         yield leader
         yield from _haloed(
@@ -362,7 +367,7 @@ def _haloed(rows: Sequence[dict[str, Any]], **style: Any) -> Iterator[alt.Chart]
         chart: alt.Chart = (
             alt.Chart(_frame(rows))
             .mark_text(aria=False, stroke=ground, strokeWidth=3 if halo else 0, **style)
-            .encode(x="x:Q", y="decode_tok_s:Q", text="text:N")
+            .encode(x=alt.X("x:Q"), y=alt.Y("decode_tok_s:Q"), text=alt.Text("text:N"))
         )
         yield chart
 

@@ -147,12 +147,12 @@ def _panel(row: Mapping[str, Any], domain: tuple[float, float]) -> Panel:
     layers = [
         base.mark_bar(height=14).encode(
             x=x,
-            x2="end:Q",
+            x2=alt.X2("end:Q"),
             color=alt.Color("colour:N", scale=None),
             description=alt.Description("words:N"),
         ),
         base.mark_text(align="left", dx=5, color=theme.colour("text"), aria=False).encode(
-            x=alt.X("right:Q"), text="figure:N"
+            x=alt.X("right:Q"), text=alt.Text("figure:N")
         ),
     ]
     where = f"{heading(row['task'])}, {drafted(row['depth'])}"

@@ -151,9 +151,9 @@ def _rectangles(
         .mark_rect(strokeWidth=1, ariaRoleDescription="part")
         .encode(
             x=x,
-            x2="x2:Q",
+            x2=alt.X2("x2:Q"),
             y=y,
-            y2="y2:Q",
+            y2=alt.Y2("y2:Q"),
             fill=alt.Fill("colour:N", scale=None),
             fillOpacity=alt.condition("datum.filled", alt.value(1), alt.value(0.12)),
             stroke=alt.condition(
@@ -161,7 +161,7 @@ def _rectangles(
                 alt.value(theme.colour("page")),
                 alt.Stroke("colour:N", scale=None),
             ),
-            description="description:N",
+            description=alt.Description("description:N"),
         )
     )
     return chart
@@ -176,7 +176,12 @@ def _letters(segments: Sequence[dict[str, Any]]) -> alt.Chart:
     chart: alt.Chart = (
         alt.Chart(_rows(labelled, "x", "y", "text", "ink"))
         .mark_text(fontSize=_FONT, aria=False)
-        .encode(x="x:Q", y="y:Q", text="text:N", color=alt.Color("ink:N", scale=None))
+        .encode(
+            x=alt.X("x:Q"),
+            y=alt.Y("y:Q"),
+            text=alt.Text("text:N"),
+            color=alt.Color("ink:N", scale=None),
+        )
     )
     return chart
 
@@ -185,7 +190,7 @@ def _texts(texts: Sequence[dict[str, Any]]) -> alt.Chart:
     chart: alt.Chart = (
         alt.Chart(_rows(texts, "x", "y", "text"))
         .mark_text(fontSize=11, align="left", aria=False)
-        .encode(x="x:Q", y="y:Q", text="text:N")
+        .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("text:N"))
     )
     return chart
 
@@ -209,7 +214,12 @@ def _marks(shares: Sequence[dict[str, Any]]) -> alt.Chart:
     chart: alt.Chart = (
         alt.Chart(_rows(shares, "x", "y", "y2", "description"))
         .mark_rule(strokeWidth=2.5, color=theme.colour("text"), ariaRoleDescription="line")
-        .encode(x="x:Q", y="y:Q", y2="y2:Q", description="description:N")
+        .encode(
+            x=alt.X("x:Q"),
+            y=alt.Y("y:Q"),
+            y2=alt.Y2("y2:Q"),
+            description=alt.Description("description:N"),
+        )
     )
     return chart
 
@@ -224,7 +234,12 @@ def _card(size: float, down: float) -> alt.Chart:
             color=theme.colour("muted"),
             ariaRoleDescription="line",
         )
-        .encode(x="x:Q", y="y:Q", y2="y2:Q", description="description:N")
+        .encode(
+            x=alt.X("x:Q"),
+            y=alt.Y("y:Q"),
+            y2=alt.Y2("y2:Q"),
+            description=alt.Description("description:N"),
+        )
     )
     return chart
 

@@ -106,7 +106,9 @@ def _panel(part: pl.DataFrame, tasks: list[str]) -> Panel:
         told = alt.Chart(pl.DataFrame([each for each in names if each["task"] == task]))
         if any(each["task"] == task for each in names):
             mark = told.mark_text(align="left", dx=8, fontSize=11, color=colour, aria=False)
-            layers.append(mark.encode(x=x, y=alt.Y("place:Q", scale=scale), text="name:N"))
+            layers.append(
+                mark.encode(x=x, y=alt.Y("place:Q", scale=scale), text=alt.Text("name:N"))
+            )
     return alt.LayerChart(layer=layers).properties(
         title=panel_title("accepted, by task", *identity_lines(part.row(0, named=True))),
         width=theme.PANEL_WIDTH,

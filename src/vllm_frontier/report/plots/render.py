@@ -56,10 +56,10 @@ def _legend(figure: Figure) -> alt.LayerChart:
     line = alt.Y("line:O", axis=None)
     base = alt.Chart(pl.DataFrame(rows), height=_LINE * len(rows))
     signs = base.mark_text(align="center", fontSize=12, aria=False).encode(
-        x=alt.value(6), y=line, text="sign:N", color=alt.Color("colour:N", scale=None)
+        x=alt.value(6), y=line, text=alt.Text("sign:N"), color=alt.Color("colour:N", scale=None)
     )
     words = base.mark_text(align="left", fontSize=11).encode(
-        x=alt.value(18), y=line, text="words:N"
+        x=alt.value(18), y=line, text=alt.Text("words:N")
     )
     return alt.LayerChart(layer=[signs, words], view=alt.ViewConfig(stroke=None))
 

@@ -173,7 +173,7 @@ def _series(rows: pl.DataFrame, on: bool, x: alt.X, y: alt.Y, low: alt.Y) -> lis
     ).encode(y=y)
     opacity = alt.condition("datum.between", alt.value(0.9), alt.value(0.4))
     bars = base.mark_rule(color=colour, strokeWidth=3, clip=True, aria=False).encode(
-        y=low, y2="high:Q", opacity=opacity
+        y=low, y2=alt.Y2("high:Q"), opacity=opacity
     )
     points = base.mark_point(
         shape="circle",
@@ -186,7 +186,7 @@ def _series(rows: pl.DataFrame, on: bool, x: alt.X, y: alt.Y, low: alt.Y) -> lis
     ).encode(y=y, description=alt.Description("words:N"))
     signs = base.mark_text(
         color=theme.colour("refused"), fontWeight="bold", fontSize=14, dy=-12, aria=False
-    ).encode(y=y, text="doubt:N")
+    ).encode(y=y, text=alt.Text("doubt:N"))
     return [line, bars, points, signs]
 
 
