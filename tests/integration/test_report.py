@@ -148,6 +148,7 @@ def test_what_cannot_be_is_told_in_a_line(
     assert (code, out) == (2, "")
     assert len(complaint.splitlines()) == 1
     assert told in complaint
+    assert sorted(each.name for each in (tmp_path / "folder").iterdir()) == ["report.html"]
 
 
 def test_two_thousand_cells_are_soon_drawn() -> None:

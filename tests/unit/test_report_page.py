@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import os
 import re
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -447,6 +449,22 @@ def test_what_another_process_cannot_do_is_done_here() -> None:
         process.kill()
         assert begun().startswith(b"\x89PNG")
         assert beside.begin(vega.png, PNG)().startswith(b"\x89PNG")
+
+
+def test_what_another_process_has_not_begun_is_done_here() -> None:
+    with Beside() as beside:
+        [process] = beside._pool._processes.values()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            begun = [beside.begin(vega.png, PNG, here_too=True) for _ in range(5)]
+            assert begun[-1]().startswith(b"\x89PNG")
+            assert beside.busy
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        assert all(each().startswith(b"\x89PNG") for each in begun[:-1])
+        beside._pool.shutdown()
+        assert not beside.busy
 
 
 PNG = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
