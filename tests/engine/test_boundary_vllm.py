@@ -67,8 +67,8 @@ def test_what_was_not_launched_follows_from_what_was(trials: pl.DataFrame) -> No
     # Two proofs, the speed of depth 0, and one second window for the check of that assumption.
     launched = trials.filter(pl.col("attempt") > 0)
     assert launched["cell_id"].n_unique() == 4
-    # Where a busy machine makes the two windows differ, one or both are launched once more.
-    assert launched.height in (4, 5, 6)
+    # Where a busy machine makes the two windows differ, they are launched again, twice at most.
+    assert 4 <= launched.height <= 8
     assert set(launched["purpose"]) == {"proof", "speed", "speed_check"}
     inferred = trials.filter(pl.col("status") == "inferred")
     assert inferred.height == 2

@@ -90,7 +90,7 @@ def test_a_client_that_does_not_get_to_run_is_wrong_and_the_speed_is_not(
     from_middle: list[Read] = []
     with Reader(plain, TOKENS) as reader:
         reader.read()
-        for _ in range(16):
+        for _ in range(32):
             undisturbed.append(reader.read())
             # The first piece is read when the last one has long been there, or only half of them.
             from_start.append(reader.read([(0.02, 0.8)]))

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -164,3 +166,30 @@ def test_two_thousand_cells_are_soon_drawn() -> None:
     # A busy machine makes everything wait, but not work more.
     busy_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     assert busy_s < 10
+
+
+def begun_and_ended(sweep: Path, out: Path, number: signal.Signals, after_s: float) -> str:
+    """Send a report that draws a signal or, as a terminal does, SIGINT to all of it; its stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vllm_frontier", "report", str(sweep), "--out", str(out)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not children.read_text() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(after_s)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    # Both pipes end when no process is left that holds them.
+    return process.communicate(timeout=20)[1]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5, 1.0])
+def test_whoever_ends_it_nothing_of_a_report_is_left(
+    small: Path, tmp_path: Path, after_s: float
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        begun_and_ended(small, tmp_path / "out", number, after_s)
+    assert "Traceback" not in begun_and_ended(small, tmp_path / "out", signal.SIGINT, after_s)

@@ -478,6 +478,13 @@ def test_panels_that_belong_together_stand_in_rows_of_their_own() -> None:
         assert [tops.count(top) for top in sorted(set(tops))] == columns
 
 
+def test_where_no_interval_is_known_none_is_told() -> None:
+    ends = {"decode_tok_s_low": 1.0, "decode_tok_s_high": 2.0, "interval_basis": "runs"}
+    assert cells._interval(ends) == "1.0 to 2.0*"
+    assert cells._interval(dict.fromkeys(ends)) == cells.fixed(None, 1)
+    assert "to" not in cells.fixed(None, 1)
+
+
 def test_links_are_relative_and_quoted(tmp_path: Path) -> None:
     sweep = tmp_path / "a b"
     folder = Folder(page=tmp_path / "out", sweep=sweep)

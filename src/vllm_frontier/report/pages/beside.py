@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process, resource_tracker
+from threading import Thread
 from typing import Any, Self, TypeVar
 
 from vllm_frontier.report.plots import vega
@@ -23,8 +26,17 @@ class Beside:
 
     def __enter__(self) -> Self:
         # Not forked: libraries that are loaded have threads.
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        self._begun: list[Future[Any]] = [self._pool.submit(vega.ready)]
+        self._pool = ProcessPoolExecutor(
+            1, mp_context=get_context("spawn"), initializer=_end_with_parent
+        )
+        # Ctrl-C reaches every process of a terminal; the other one ends when this one does. What
+        # is blocked stays so in a new process; the tracker of multiprocessing would unblock it.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._begun: list[Future[Any]] = [self._pool.submit(vega.ready)]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -67,3 +79,15 @@ class Beside:
                 return here()
 
         return result
+
+
+def _end_with_parent() -> None:
+    """In the other process: end when this one does, however that ends."""
+    Thread(target=_await_parent, daemon=True).start()
+
+
+def _await_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

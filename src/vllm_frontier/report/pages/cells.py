@@ -13,12 +13,17 @@ from vllm_frontier.report.pages import codes
 from vllm_frontier.report.pages.tabular import Table, apart, fixed, from_rows, grouped, on_off
 from vllm_frontier.report.result import Result
 from vllm_frontier.report.terminal import frontier_table
-from vllm_frontier.report.terminal.plain_table import extra_axes
+from vllm_frontier.report.terminal.plain_table import NONE, extra_axes
 from vllm_frontier.report.terminal.tables import boundary_doubts
 
 Row = Mapping[str, Any]
 
 _INFERRED = "~"
+
+
+def _interval(row: Row) -> str:
+    told = frontier_table.interval(row)
+    return fixed(None, 1) if told == NONE else told.replace("-", " to ")
 
 
 def leading(document: Row) -> list[Row]:
@@ -54,7 +59,7 @@ def frontier(document: Row) -> Table | None:
             [
                 grouped(row["context"]),
                 fixed(row["decode_tok_s"], 1),
-                frontier_table.interval(row).replace("-", " to "),
+                _interval(row),
                 *_axes(row, extra),
                 fixed(row["gain_no_graphs"], 2),
                 fixed(row["prefill_tok_s"], 0),

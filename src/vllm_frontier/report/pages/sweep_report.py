@@ -137,10 +137,10 @@ def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> d
         contents += zip(where.values(), images, strict=True)
         plots.append({"name": name, **{kind: str(path) for kind, path in where.items()}})
     contents += pages  # the page last
-    if paths.root.is_dir():  # or no folder is left there for a page that cannot be written
+    named.check_folder(paths.plots)
+    if paths.root.is_dir():  # or a folder is left there for a page that cannot be written
         named.check(paths.markdown)
         named.check(paths.html)
-    named.check_folder(paths.plots)
     named.make_folder(paths.plots)
     named.write_all(contents)
     for name in set(NAMES) - {each["name"] for each in plots}:  # of an earlier report
