@@ -344,10 +344,22 @@ def test_what_is_hostile_stays_text() -> None:
 
 
 def test_more_panels_than_anybody_looks_at_are_told() -> None:
-    rows = [trial(0, 4096, utilization=round(0.5 + each / 100, 2)) for each in range(40)]
-    found = figure(rows)
+    shares = [round(0.5 + each / 100, 2) for each in range(40)]
+    found = figure([trial(0, 4096, utilization=share) for share in shares])
     assert len(found.panels) == 36
-    assert "4 more panels are left out here; all tables have them." in found.notes
+    left_out = "more panels are left out here, those of the smallest shares first; all tables have"
+    assert f"4 {left_out} them." in found.notes
+    titles = [json.dumps(each.to_dict()["title"]) for each in found.panels]
+    assert "0.54" in titles[0]
+    assert "0.89" in titles[-1]
+
+
+def test_panels_that_are_left_out_are_so_of_both_switches() -> None:
+    shares = [round(0.5 + each / 100, 2) for each in range(40)]
+    found = figure([trial(0, 4096, utilization=u, graphs=g) for u in shares for g in (True, False)])
+    titles = [json.dumps(each.to_dict()["title"]) for each in found.panels]
+    assert sum("graphs on" in title for title in titles) == 18
+    assert "0.72" in titles[0]
 
 
 def test_windows_keep_their_distance_but_none_is_too_narrow() -> None:

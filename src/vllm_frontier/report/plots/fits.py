@@ -59,7 +59,7 @@ def fits(cells: pl.DataFrame, boundaries: pl.DataFrame, *, simulated: bool) -> F
     drawn = _drawn(cells)
     scale = Windows(sorted(cells["context"].unique()), theme.PANEL_WIDTH - _MARGIN)
     groups = drawn.partition_by(_PANEL, maintain_order=True)
-    panels = tuple(_panel(group, boundaries, scale) for group in groups[:_PANELS])
+    panels = tuple(_panel(group, boundaries, scale) for group in _shown(groups))
     return Figure(
         name="fits",
         title=titled("What fits", simulated=simulated),
@@ -97,6 +97,14 @@ def _sign(row: Mapping[str, Any]) -> str | None:
 
 
 # Panels
+
+
+def _shown(groups: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    """As many as there is room for: of all other settings alike those with the largest shares."""
+    heads = pl.concat(group.select(_PANEL).head(1) for group in groups).with_row_index("place")
+    rank = pl.col("utilization").rank("ordinal", descending=True).over("graphs", "extra")
+    kept = heads.with_columns(rank=rank).sort("rank", "place").head(_PANELS)
+    return [groups[place] for place in sorted(kept["place"])]
 
 
 def _panel(cells: pl.DataFrame, boundaries: pl.DataFrame, scale: Windows) -> Panel:
@@ -199,4 +207,5 @@ def _notes(scale: Windows, panels: int) -> Iterator[str]:
     if not scale.true_to_scale:
         yield "Windows stand at their distance, but that none is too narrow to be pointed at."
     if panels > _PANELS:
-        yield f"{panels - _PANELS} more panels are left out here; all tables have them."
+        left_out = f"{panels - _PANELS} more panels are left out here"
+        yield f"{left_out}, those of the smallest shares first; all tables have them."
