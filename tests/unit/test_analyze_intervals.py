@@ -330,9 +330,9 @@ def test_launches_that_do_not_differ_have_the_interval_of_their_runs() -> None:
     again = (decode(cell, attempt, "edit", *speeds) for cell in "ab" for attempt in (1, 2, 3))
     found = interval(table, runs(*again))
     assert (found["interval_basis"], found["launches"]) == ("runs", 3)
-    low, high = found["decode_tok_s_low"], found["decode_tok_s_high"]
-    assert once["decode_tok_s_low"] <= low < 9.9
-    assert 10.1 < high <= once["decode_tok_s_high"]
+    # Copies of one launch make nothing surer.
+    for end in ("decode_tok_s_low", "decode_tok_s_high"):
+        assert found[end] == pytest.approx(once[end], rel=1e-12)
 
 
 def test_intervals_cover_on_sweeps_with_known_truth() -> None:

@@ -47,7 +47,8 @@ _SMALLER_AT = 0.05
 _SPREAD_SHARE = 0.05
 _ROUNDING = 1e-12
 # Launches that differ by less than this (as variance of logarithms) do not differ at all, as on a
-# simulated card. Then only their runs tell how sure a speed is.
+# simulated card. Then only their runs tell how sure a speed is, and those of all but one launch are
+# copies.
 _SAME = 1e-18
 _OF_POOL = ("sweep", "task")
 _OF_CELL = ("cell", "task")
@@ -90,6 +91,7 @@ def cell_figures(
             basis=pl.when((pl.col("df") >= enough) & differ)
             .then(pl.lit(LAUNCHES))
             .otherwise(pl.lit(RUNS)),
+            _copies=pl.when(~differ & (pl.col("df") > 0)).then("launches").otherwise(1),
         )
     )
     at_mean = [
@@ -318,9 +320,10 @@ def _with_interval(cells: pl.DataFrame) -> pl.DataFrame:
     variance = (
         pl.when(pooled)
         .then(pl.col("headline_variance") * (1 / pl.col("launches") + time))
-        .otherwise(pl.col("run_variance") * pl.col("unit_variance"))
+        .otherwise(pl.col("run_variance") * pl.col("unit_variance") * pl.col("_copies"))
     )
-    df = cells.select(pl.when(pooled).then("df").otherwise("run_df").cast(pl.Float64))
+    of_runs = pl.col("run_df") / pl.col("_copies")
+    df = cells.select(pl.when(pooled).then("df").otherwise(of_runs).cast(pl.Float64))
     half = pl.Series(t_quantile(df.to_series().to_numpy()), nan_to_null=True) * variance.sqrt()
     # Within launches the figure itself is the middle; over several their mean, which is surer.
     speed = pl.col("decode_tok_s")
@@ -334,5 +337,5 @@ def _with_interval(cells: pl.DataFrame) -> pl.DataFrame:
             .then(pl.max_horizontal("high", "decode_tok_s"))
             .alias("high"),
         )
-        .drop("run_variance", "run_df", "unit_variance")
+        .drop("run_variance", "run_df", "unit_variance", "_copies")
     )

@@ -13,8 +13,7 @@ from vllm_frontier.report.plots.setting import ALL_TASKS
 from vllm_frontier.report.plots.words import further, lines
 
 LUCK = (
-    "* within launches: what launches differ by is not known here, so that a difference may be "
-    "luck."
+    "* within launches: does not hold what launches differ by, so that a difference may be luck."
 )
 """The note on a sign of `star`."""
 

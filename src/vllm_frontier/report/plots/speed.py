@@ -287,8 +287,8 @@ def _notes(groups: pl.DataFrame) -> tuple[str, ...]:
         several = any(rows.filter(basis=RUNS)["cells"] > 1)
         cells = ", and what such cells differ by" if several else ""
         notes.append(
-            f"Pale bars (* in the table) are 95 % intervals within launches{cells}: how much "
-            "launches of one cell differ is not known here, so the next one may lie outside."
+            f"Pale bars (* in the table) are 95 % intervals within launches{cells}: they do not "
+            "hold what launches of one cell differ by, so the next one may lie outside."
         )
     if any(rows["changed"] != ""):
         notes.append(
