@@ -197,6 +197,21 @@ def test_launches_that_differ_are_in_the_interval_of_each_sweep_s_own() -> None:
     assert width > 3 * (sure["ratio_high"] / sure["ratio_low"] - 1) + 1
 
 
+def test_one_launch_against_several_is_no_surer_than_these_are() -> None:
+    wild = sweep({depth: [110.0, 100.0, 120.0] for depth in range(4)})
+    once = sweep({depth: [150.0] for depth in range(4)})
+    for pair, own in (((wild, once), ""), ((once, wild), "_other")):
+        rows = matched_speeds(*pair)
+        assert set(rows["basis"]) == {"runs"}
+        widths = rows.select(
+            ratio=pl.col("ratio_high") / pl.col("ratio_low"),
+            own=pl.col(f"high{own}") / pl.col(f"low{own}"),
+        )
+        assert rows.height == 16
+        assert (widths["ratio"] > widths["own"] * 0.999).all()
+        assert (widths["ratio"] < widths["own"] * 1.5).all()
+
+
 def test_a_borrowed_speed_is_told_once_and_marked() -> None:
     def two(longest: int, speed: float) -> Measured:
         row = launch(context=longest)

@@ -9,7 +9,7 @@ import polars as pl
 from vllm_frontier.analyze.borrowed import working_speeds
 from vllm_frontier.analyze.comparison.matching import matchable
 from vllm_frontier.analyze.comparison.paired import paired_noise
-from vllm_frontier.analyze.intervals import RUNS, cell_figures, t_quantile
+from vllm_frontier.analyze.intervals import LAUNCHES, RUNS, cell_figures, t_quantile
 from vllm_frontier.analyze.latest import AXES
 from vllm_frontier.analyze.output import broken_cells
 from vllm_frontier.analyze.verdicts import Verdict, verdicts
@@ -62,8 +62,9 @@ def matched_speeds(base: Measured, other: Measured, *, tie: float = TIE) -> pl.D
 
     Two cells differ as within a sweep (see `verdicts`), each with the variance that its own sweep
     knows. Where a sweep does not show how much its launches differ (`basis` is `runs`), the ratio
-    has an interval of the runs that were asked the same, and 1 must lie outside of it, too: that
-    does not hold what launches differ by, and no interval holds what two days differ by.
+    has an interval of the runs that were asked the same and of what launches of the other sweep
+    differ by, where that one shows it, and 1 must lie outside of it, too: that does not hold what
+    launches of the first differ by, and no interval holds what two days differ by.
 
     Args:
         base: the sweep that is compared with.
@@ -93,7 +94,7 @@ def matched_speeds(base: Measured, other: Measured, *, tie: float = TIE) -> pl.D
     )
     told = verdicts(figures, asked.lazy(), tie=tie).collect()
     told = told.rename({"cell_id": "speed_cell_other", "other_cell_id": "speed_cell"})
-    told = _with_run_intervals(told, runs)
+    told = _with_run_intervals(told, runs, figures)
     found = wanted.join(told, on=[*_PAIR, "task"], how="inner", nulls_equal=True)
     for name, suffix in zip(_PAIR, ("", "_other"), strict=True):
         own = figures.select(
@@ -149,11 +150,15 @@ def _pairs(base: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     return pairs.with_columns(*places, same_cell=same).drop("^.*_own(_other)?$")
 
 
-def _with_run_intervals(told: pl.DataFrame, runs: pl.LazyFrame) -> pl.DataFrame:
-    """Verdicts whose basis is `runs`, each with the interval that runs tell of its ratio."""
+def _with_run_intervals(
+    told: pl.DataFrame, runs: pl.LazyFrame, figures: pl.DataFrame
+) -> pl.DataFrame:
+    """Verdicts whose basis is `runs`, each with the interval of its ratio that can be told."""
     within = told.filter(pl.col("basis") == RUNS)
     noise = paired_noise(within.select(*_PAIR, "task"), runs)
     found = within.join(noise, on=[*_PAIR, "task"], how="left", nulls_equal=True)
+    for name in _PAIR:
+        found = _with_launches(found, name, figures)
     width = t_quantile(found["df"].fill_null(0).cast(pl.Float64).to_numpy())
     half = pl.Series(width, nan_to_null=True) * found["variance"].sqrt()
     found = found.with_columns(
@@ -167,6 +172,31 @@ def _with_run_intervals(told: pl.DataFrame, runs: pl.LazyFrame) -> pl.DataFrame:
         .alias("verdict")
     )
     return pl.concat([told.filter(pl.col("basis") != RUNS), found.select(told.columns)])
+
+
+def _with_launches(found: pl.DataFrame, side: str, figures: pl.DataFrame) -> pl.DataFrame:
+    """Adds to `variance` what launches of one side differ by, where its sweep shows that.
+
+    `df` becomes that of the sum (Welch-Satterthwaite). What only launches tell of stays unknown
+    where runs tell nothing.
+    """
+    drift = pl.col("at").pow(2) / pl.col("spread")
+    own = figures.filter(pl.col("basis") == LAUNCHES).select(
+        pl.col("cell_id").alias(side),
+        "task",
+        _own=pl.col("headline_variance") * (1 / pl.col("launches") + drift),
+        _own_df=pl.col("df").cast(pl.Float64),
+    )
+    joined = found.join(
+        own, on=[side, "task"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    total = pl.col("variance") + pl.col("_own")
+    parts = pl.col("variance").pow(2) / pl.col("df") + pl.col("_own").pow(2) / pl.col("_own_df")
+    added = pl.col("_own") > 0
+    return joined.with_columns(
+        variance=pl.when(added).then(total).otherwise("variance"),
+        df=pl.when(added).then(total.pow(2) / parts).otherwise(pl.col("df").cast(pl.Float64)),
+    ).drop("_own", "_own_df")
 
 
 def _prompt() -> pl.Expr:

@@ -75,7 +75,8 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
     may = [comparable(base, other) for _, other in pairs]
     cells = matched_cells([_cells(each) for each in found])
     speeds = [
-        _speeds(name, base, other, each) for (name, other), each in zip(pairs, may, strict=True)
+        _speeds((names[0], name), base, other, each)
+        for (name, other), each in zip(pairs, may, strict=True)
     ]
     return {
         "base": names[0],
@@ -167,9 +168,9 @@ def _windows(name: str, base: Side, other: Side) -> Iterator[dict[str, Any]]:
         yield {"against": name, **told}
 
 
-def _speeds(name: str, base: Side, other: Side, may: Comparable) -> dict[str, Any]:
+def _speeds(names: tuple[str, str], base: Side, other: Side, may: Comparable) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "against": name,
+        "against": names[1],
         "compared": may.reason is None,
         "reason": may.reason,
         "settings": [{"key": key, "base": one, "other": two} for key, one, two in may.settings],
@@ -205,7 +206,7 @@ def _speeds(name: str, base: Side, other: Side, may: Comparable) -> dict[str, An
                 **speeds,
             }
     told["rows"] = rows
-    told["notes"] = list(_speed_notes(rows, may))
+    told["notes"] = list(_speed_notes(names, rows, may))
     return told
 
 
@@ -216,19 +217,14 @@ def _both(row: dict[str, Any], figures: Sequence[str]) -> dict[str, Any]:
     return {**row, "base": base, "other": other}
 
 
-def _speed_notes(rows: Sequence[dict[str, Any]], may: Comparable) -> Iterator[str]:
+def _speed_notes(
+    names: tuple[str, str], rows: Sequence[dict[str, Any]], may: Comparable
+) -> Iterator[str]:
     if may.fewer_prompts:
         yield "Only runs of prompts that both sweeps asked are compared: their repeats differ."
     within = [row for row in rows if row["basis"] == RUNS]
     if within:
-        single = [row for row in within if 1 in (row["base"]["launches"], row["other"]["launches"])]
-        what = (
-            "one launch of a cell does not tell what launches differ by, so that a difference may "
-            "be luck; workload.replicates=3 would tell"
-            if single
-            else "launches of these sweeps do not show how much they differ"
-        )
-        yield f"* interval within launches: {what}."
+        yield f"* interval within launches: {_unknown(names, within)}."
     if any(not row["same_cell"] for row in rows):
         yield (
             "~ not measured in the same cell: speeds are those that each sweep gives the cells of "
@@ -342,3 +338,22 @@ def _notes(names: Sequence[str], found: Sequence[Side]) -> Iterator[str]:
             for name, each in zip(names, axes, strict=True)
         )
         yield f"Further axes differ ({told}): a cell with another axis is another cell."
+
+
+def _unknown(names: tuple[str, str], within: Sequence[dict[str, Any]]) -> str:
+    """Why some intervals hold nothing of what launches differ by."""
+    sides = dict(zip(("base", "other"), names, strict=True))
+    unsure = {
+        side: [row[side]["launches"] for row in within if row[side]["interval_basis"] == RUNS]
+        for side in sides
+    }
+    once = [quoted(sides[side]) for side, launches in unsure.items() if 1 in launches]
+    if once:
+        return (
+            f"one launch of a cell of {' and '.join(once)} does not tell what launches differ by, "
+            "so that a difference may be luck; workload.replicates=3 would tell"
+        )
+    quiet = [quoted(sides[side]) for side, launches in unsure.items() if launches]
+    if quiet:
+        return f"launches of {' and '.join(quiet)} do not show how much they differ"
+    return "the two do not have the same tasks"
