@@ -92,7 +92,7 @@ def test_tables_and_files_are_written_where_the_user_says(folder: Path, tmp_path
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= max(80, len(f"Written: {page}"))
-    assert "one launch of a cell of \"8 GiB\" and \"slow\" does not tell what launches" in " ".join(
+    assert 'one launch of a cell of "8 GiB" and "slow" does not tell what launches' in " ".join(
         done.stdout.split()
     )
     assert page.read_text().startswith("<!doctype html>")

@@ -385,7 +385,7 @@ def test_equal_windows_have_no_share_and_no_table(base: Path, tmp_path: Path) ->
     page.write(found, markdown=tmp_path / "c.md")
     (line,) = re.findall(r"^\| 3 \| on \| 0.9 \| 16,384.*$", (tmp_path / "c.md").read_text(), re.M)
     assert line.replace("\N{NO-BREAK SPACE}", " ") == (
-        "| 3 | on | 0.9 | 16,384 | – | 16,384 | – | 0 | both to the end | launched |"
+        "| 3 | on | 0.9 | 16,384 | – | 16,384 | – | 0 | both to the end | launches |"
     )
 
 
@@ -441,3 +441,16 @@ def test_of_many_pairs_those_at_the_ends_are_shown(pair: dict[str, Any]) -> None
     assert sorted(marks) == ["1.000"] * 4 + ["1.049"] * 4
     assert "8 of 200 pairs" in figures["speed-awq"].notes[1]
     assert "8 of 200 pairs" in printed(found)
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "told"),
+    [
+        (16384, 16384, "16384"),
+        (16384, 32768, "16/32k"),
+        (16384, 130000, "16/130k"),
+        (512, 8192, "512/8k"),
+    ],
+)
+def test_two_windows_in_little_room(base: int, other: int, told: str) -> None:
+    assert words.windows_of(base, other) == told

@@ -10,7 +10,7 @@ from vllm_frontier.analyze.comparison.windows import Known
 NOT_IN_GRID = "not in grid"
 _MARKS = {Known.INFERRED: "~", Known.OPEN: "?", Known.NOT_MONOTONE: "!"}
 _MEANING = {
-    Known.INFERRED: "follows from launches of other cells",
+    Known.INFERRED: "it, or what is refused next, follows from launches of other cells",
     Known.OPEN: "cells between are not known yet",
     Known.NOT_MONOTONE: "a longer window works than one that is refused",
 }

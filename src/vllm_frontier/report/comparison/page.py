@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from vllm_frontier.analyze.comparison.windows import Known
 from vllm_frontier.analyze.intervals import RUNS
 from vllm_frontier.grid import shortest
 from vllm_frontier.report.comparison import words
@@ -20,6 +21,12 @@ from vllm_frontier.store import named
 
 Document = Mapping[str, Any]
 
+_RESTS_ON = {
+    Known.LAUNCHED: "launches",
+    Known.INFERRED: "in part launches of other cells",
+    Known.OPEN: "open: cells between are not known",
+    Known.NOT_MONOTONE: "launches that disagree",
+}
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -166,7 +173,7 @@ def _windows(document: Document, name: str) -> Table:
             for side in sides
             for key in ("max_context_works", "min_context_fails")
         ]
-        known = [NONE if side is None else side["known"] for side in sides]
+        known = [NONE if side is None else _RESTS_ON[side["known"]] for side in sides]
         told.append(
             [
                 *_place(row, extra),

@@ -11,7 +11,7 @@ from vllm_frontier.analyze.comparison.windows import Reach
 from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
-from vllm_frontier.report.plots.words import short_tokens
+from vllm_frontier.report.plots.words import windows as window_names
 from vllm_frontier.report.wording import listed, several
 
 _Key: TypeAlias = tuple[int, bool, tuple[tuple[str, Any], ...]]
@@ -68,7 +68,7 @@ def windows_of(base: int, other: int) -> str:
     """The windows of two cells, where a line has little room."""
     if base == other:
         return str(base)
-    short = short_tokens((base, other))
+    short, _ = window_names((base, other))
     first, last = short[base], short[other]
     return f"{first.removesuffix('k') if last.endswith('k') else first}/{last}"
 
