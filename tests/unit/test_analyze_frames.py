@@ -317,14 +317,20 @@ def test_gains_over_both_baselines() -> None:
         {"cell_id": "spec", "context": 1024, "graphs": True, "depth": 2},
         {"cell_id": "elsewhere", "context": 2048, "graphs": True, "depth": 2},
         {"cell_id": "other", "context": 1024, "depth": 1, "extra": '{"a": 1}'},
+        {"cell_id": "share", "context": 1024, "graphs": True, "depth": 2, "utilization": 0.5},
+        {"cell_id": "far", "context": 4096, "graphs": True},
     )
     speeds = {"off": 20.0, "on": 40.0, "spec": 60.0, "elsewhere": 50.0, "other": 30.0}
+    # Of two windows, the baseline of the cell's own counts, whatever its share of the card.
+    speeds |= {"share": 80.0, "far": 60.0}
     rows = [row for name, speed in speeds.items() for row in decode(name, "t", speed)]
     assert gains(table, runs(*rows)).collect().rows() == [
-        ("elsewhere", 1.25, 2.5, "other windows"),
+        ("elsewhere", 1.0, 2.5, "other windows"),
+        ("far", 1.0, 3.0, "same window"),
         ("off", 1.0, 1.0, "same window"),
         ("on", 1.0, 2.0, "same window"),
         ("other", None, None, None),
+        ("share", 2.0, 4.0, "same window"),
         ("spec", 1.5, 3.0, "same window"),
     ]
 

@@ -9,7 +9,7 @@ from vllm_frontier.analyze.intervals import cell_figures
 from vllm_frontier.analyze.latest import AXES, CELL, counted, works
 from vllm_frontier.analyze.task_speeds import of_task
 
-_PLACE = ("context", "utilization", "extra")
+_PLACE = ("context", "utilization")
 
 
 def gains(
@@ -23,9 +23,10 @@ def gains(
 
     Speeds are those over all launches of a cell.
 
-    The baseline is depth 0 with the cell's own window, share of the card and further axes;
-    where that has no speed (it need not have been launched), the median of the baselines with
-    other windows and shares, and `gain_basis` says so.
+    The baseline is depth 0 with the cell's own window, share of the card and further axes. Where
+    that has no speed (it need not have been launched), it is the median of the baselines with this
+    window and other shares; where these have none either, with other windows, and `gain_basis`
+    says so.
 
     Args:
         trials: the table `trials`.
@@ -44,32 +45,32 @@ def gains(
         "cell_id", *AXES, "decode_tok_s"
     )
     base = speeds.filter(pl.col("depth") == 0)
-    exact = base.select(*_PLACE, "graphs", pl.col("decode_tok_s").alias("_same"))
-    exact_off = base.filter(~pl.col("graphs")).select(*_PLACE, pl.col("decode_tok_s").alias("_off"))
-    wide = base.group_by("graphs", "extra").agg(pl.col("decode_tok_s").median().alias("_same_any"))
-    wide_off = (
-        base.filter(~pl.col("graphs"))
-        .group_by("extra")
-        .agg(pl.col("decode_tok_s").median().alias("_off_any"))
-    )
-    speed = pl.col("decode_tok_s")
-    return (
-        speeds.join(exact, on=[*_PLACE, "graphs"], how="left")
-        .join(exact_off, on=_PLACE, how="left")
-        .join(wide, on=["graphs", "extra"], how="left")
-        .join(wide_off, on="extra", how="left")
-        .select(
-            "cell_id",
-            (speed / pl.coalesce("_same", "_same_any")).alias("gain_same_graphs"),
-            (speed / pl.coalesce("_off", "_off_any")).alias("gain_no_graphs"),
-            pl.when(pl.col("_same").is_not_null())
-            .then(pl.lit("same window"))
-            .when(pl.col("_same_any").is_not_null())
-            .then(pl.lit("other windows"))
-            .alias("gain_basis"),
+    # Without the cell's own share that of its window, and without that of any window.
+    steps = ((*_PLACE, "extra"), ("context", "extra"), ("extra",))
+    found = speeds
+    for number, keys in enumerate(steps):
+        own = base.group_by(*keys, "graphs").agg(
+            pl.col("decode_tok_s").median().alias(f"_same_{number}")
         )
-        .sort("cell_id")
+        off = own.filter(~pl.col("graphs")).select(
+            *keys, pl.col(f"_same_{number}").alias(f"_off_{number}")
+        )
+        found = found.join(own, on=[*keys, "graphs"], how="left")
+        found = found.join(off, on=keys, how="left")
+    speed = pl.col("decode_tok_s")
+    same, off_speed = (
+        [pl.col(f"_{name}_{number}") for number in range(len(steps))] for name in ("same", "off")
     )
+    return found.select(
+        "cell_id",
+        (speed / pl.coalesce(same)).alias("gain_same_graphs"),
+        (speed / pl.coalesce(off_speed)).alias("gain_no_graphs"),
+        pl.when(pl.coalesce(same[:-1]).is_not_null())
+        .then(pl.lit("same window"))
+        .when(same[-1].is_not_null())
+        .then(pl.lit("other windows"))
+        .alias("gain_basis"),
+    ).sort("cell_id")
 
 
 def with_gains_of_task(
