@@ -165,9 +165,9 @@ def drift(evidence: Evidence) -> Judgement:
     own = _moves(levels.filter(pl.col("cell_id") == reference), evidence)
     steps = own["moved"].to_numpy()
     moved, range_ = float(steps[-1]), float(steps.max() - steps.min())
+    unsure = float(sure(own["freedom"].item(-1)) * own["error"].item(-1))
     if trend.spread is None:
         # Two launches differ by more than their runs do; by how much, nothing here tells.
-        unsure = float(sure(own["freedom"].item(-1)) * own["error"].item(-1))
         limit = max(float(np.log1p(LAUNCHES_DIFFER)), unsure)
         against = "too few launches tell how much they differ"
     else:
@@ -176,7 +176,7 @@ def drift(evidence: Evidence) -> Judgement:
     times = own["time"].to_numpy()
     along = (trend.slope or 0.0) * float(times[-1] - times[0])
     tends = _tends(trend, along)
-    told = f"{_moved(moved)} from its first launch to its last ({len(steps)}"
+    told = f"{_moved(moved)}{_give_or_take(unsure)} from its first launch to its last ({len(steps)}"
     told += f" launches, range {_share(range_)}); {against}"
     if tends:
         told += f"; all cells that were launched again {_moved(along)} in that time"
@@ -297,6 +297,12 @@ def _residuals(levels: pl.DataFrame) -> pl.DataFrame:
 
 def _share(log: float) -> str:
     return f"{100 * abs(np.expm1(log)):.1f} %"
+
+
+def _give_or_take(log: float) -> str:
+    """How sure a move is by the runs of both launches; empty where they do not differ."""
+    told = np.isfinite(log) and log >= 0.0005
+    return f" (by its runs, give or take {_share(log)})" if told else ""
 
 
 def _moved(log: float) -> str:

@@ -336,8 +336,8 @@ def _notes(launches: pl.DataFrame) -> Iterator[str]:
         )
     if _table(launches) is not None:
         yield (
-            "The verdict on drift compares prompt by prompt, the table medians, so that their "
-            "figures may differ."
+            "The verdict on drift compares prompt by prompt, line and table compare medians. By "
+            "few runs the two may differ, and even point to opposite sides."
         )
     if _known(launches):
         yield "Below: medians while it decoded, from the telemetry of each launch."
