@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]
 
 PYTHON = os.environ.get("VLLM_FRONTIER_TEST_PYTHON", sys.executable)
 SWEEP = (
@@ -22,6 +22,7 @@ SWEEP = (
     "grid.utilization=[0.9]",
     "grid.exclude=[{graphs: true}]",
     "search.audit=0",
+    "workload.reference=false",  # comes in where many cells are launched again
     "workload.repeats=1",
     "workload.tasks=[code]",
 )
@@ -30,7 +31,7 @@ SWEEP = (
 def call(*words: str, cwd: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "vllm_frontier", *words],
-        cwd=cwd, capture_output=True, text=True, timeout=800, check=False,
+        cwd=cwd, capture_output=True, text=True, timeout=2200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -38,7 +39,10 @@ def call(*words: str, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six cells, of which two decide: what asks most and works, what asks least and does not."""
+    """Six cells, of which two decide: what asks most and works, what asks least and does not.
+
+    Four launches, and five more at most where the machine is busy.
+    """
     folder = tmp_path_factory.mktemp("boundary")
     (folder / "plan.json").write_text(call("plan", *SWEEP, "--json", cwd=folder))
     (folder / "run.json").write_text(call("run", *SWEEP, "--out", "sweep", "--json", cwd=folder))
@@ -64,14 +68,23 @@ def test_both_sides_of_every_boundary_are_proven(cwd: Path) -> None:
 
 
 def test_what_was_not_launched_follows_from_what_was(trials: pl.DataFrame) -> None:
-    # Two proofs, the speed of depth 0, and one second window for the check of that assumption.
     launched = trials.filter(pl.col("attempt") > 0)
-    assert launched["cell_id"].n_unique() == 4
-    # Where a busy machine makes the two windows differ, they are launched again, twice at most.
-    assert 4 <= launched.height <= 8
+    cells = set(launched.select("depth", "context").rows())
+    # Two proofs, the speed of depth 0, and one second window for the check of that assumption.
+    proofs = launched.filter(pl.col("purpose") == "proof").select("depth", "context").rows()
+    assert sorted(proofs) == [(0, 32768), (3, 16384)]
     assert set(launched["purpose"]) == {"proof", "speed", "speed_check"}
+    assert cells >= {*proofs, (0, 16384)}
+    second = cells - {*proofs, (0, 16384)}
+    assert 1 <= len(second) <= 2
+    assert second <= {(0, 8192), (3, 8192)}
+    # Where a busy machine makes two windows differ, both are launched again, and where they still
+    # do, the other depth has its second window measured, too, and is doubted in turn.
+    again = launched.height - len(cells)
+    assert again <= 4
+    assert len(second) == 1 or again >= 2
     inferred = trials.filter(pl.col("status") == "inferred")
-    assert inferred.height == 2
+    assert inferred.height == 6 - len(cells)
     assert set(inferred["evidence_cell"]) <= set(launched["cell_id"])
     refused = inferred.filter(pl.col("failure_class").is_not_null()).row(0, named=True)
     assert (refused["depth"], refused["context"]) == (3, 32768)
