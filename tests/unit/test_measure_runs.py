@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import replace
 
 import pytest
 
-from vllm_frontier.measure.client import Reply
+from vllm_frontier.measure.client import Reply, ServerClient
 from vllm_frontier.measure.counters import Counters
-from vllm_frontier.measure.runs import RunLabel, make_run
+from vllm_frontier.measure.runs import RunLabel, make_run, settled_growth
 
 DECODE = RunLabel("edit", 2, "decode")
 PREFILL = RunLabel("prefill", 0, "prefill")
@@ -97,3 +98,29 @@ def test_one_token_has_no_decode_speed_and_a_burst_no_client_speed() -> None:
     assert single.decode_tok_s_client is None
     assert burst.decode_tok_s_client is None
     assert burst.decode_tok_s == pytest.approx(125.0)
+
+
+class Late(ServerClient):
+    """Answers its first look only after the time that counting may take."""
+
+    def __init__(self, looks: list[Counters]) -> None:
+        super().__init__("http://127.0.0.1:9", "none")
+        self.looks = looks
+
+    def counters(self) -> Counters | None:
+        found = self.looks.pop(0)
+        time.sleep(0.05)
+        return found
+
+
+def test_what_was_counted_during_a_slow_look_is_seen() -> None:
+    with Late([Counters(requests_finished=0), GROWTH]) as client:
+        growth = settled_growth(client, Counters(requests_finished=0), timeout_s=0.01)
+    assert growth is not None
+    assert growth.decode_time_sum == 0.8
+
+
+def test_what_is_not_counted_by_then_is_none() -> None:
+    with Late([Counters(requests_finished=0)] * 3) as client:
+        growth = settled_growth(client, Counters(requests_finished=0), timeout_s=0.01)
+        assert (growth, len(client.looks)) == (None, 1)

@@ -63,17 +63,19 @@ def settled_growth(
     """What one request added to the counters, once the server has counted it as finished.
 
     A server may record a request shortly after it has sent the last chunk. None when that does
-    not show within `timeout_s`: half-counted figures are worse than none.
+    not show within `timeout_s`: half-counted figures are worse than none. On a machine that lets
+    neither run for so long, the last look is one that was begun after that.
     """
     deadline = time.monotonic() + timeout_s
     while True:
+        last = time.monotonic() >= deadline
         after = client.counters()
         if after is not None:
             growth = after - before
             # Without such a counter there is nothing to wait for.
             if growth.requests_finished is None or growth.requests_finished > 0:
                 return growth
-        if time.monotonic() >= deadline:
+        if last:
             return None
         time.sleep(_POLL_S)
 
