@@ -17,9 +17,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 import vllm_frontier
+from vllm_frontier.launch.processes import read_process
 from vllm_frontier.measure.client import ServerClient
 from vllm_frontier.measure.counters import Counters
-from vllm_frontier.measure.runs import RunLabel, run_request
+from vllm_frontier.measure.runs import RunLabel, run_request, settled_growth
 from vllm_frontier.measure.task import load_task
 from vllm_frontier.outcome import Run
 
@@ -27,25 +28,39 @@ PYTHON = os.environ.get("VLLM_FRONTIER_TEST_PYTHON") or sys.executable
 MODEL = Path(vllm_frontier.__file__).parent / "models" / "demo-mtp"
 SERVED_NAME = "measured-here"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_CI_ENV": "1"}
-READY_TIMEOUT_S = 240.0
+READY_TIMEOUT_S = 600.0  # a start takes 22 s on a machine that nobody else uses
+# Until a request is answered and counted, on however busy a machine.
+COUNTED_S = 120.0
 # `vllm bench serve` where the console script does not start: that of vllm-cpu looks for a
 # distribution of another name.
 BENCH_SERVE = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main;"
     "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
 )
-# Sends one chat after another and tells of each what came of it; asked for by a line on stdin.
+# Sends one chat after another and tells of each what came of it; asked for by a line on stdin, its
+# salt and how many pieces of the answer are read before it stops itself (null: all).
 READER = """
-import json, sys
+import json, os, signal, sys
 from vllm_frontier.measure.client import ServerClient
+from vllm_frontier.measure.reply import StreamReader
 from vllm_frontier.measure.runs import RunLabel, run_request
 url, model, prompt, tokens = json.loads(sys.argv[1])
 client = ServerClient(url, model)
-for salt in sys.stdin:
+feed, pieces = StreamReader.feed, None
+def feed_and_stop(reader, line, now):
+    global pieces
+    failure = feed(reader, line, now)
+    if pieces is not None and reader.chunks >= pieces:
+        pieces = None
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return failure
+StreamReader.feed = feed_and_stop
+for asked in sys.stdin:
+    salt, pieces = json.loads(asked)
     def send():
         print("sent", flush=True)
         messages = [{"role": "user", "content": prompt}]
-        return client.chat(messages, max_tokens=tokens, cache_salt=salt.strip())
+        return client.chat(messages, max_tokens=tokens, cache_salt=salt)
     run = run_request(client, RunLabel("code", 0, "decode"), send)
     figures = run.completion_tokens, run.decode_tok_s_server, run.decode_tok_s_client
     print(json.dumps([*figures, run.decode_tok_s]), flush=True)
@@ -178,21 +193,22 @@ def bench_serve(
     words = [word for pair in flags.items() for word in pair]
     switches = ("--disable-shuffle", "--skip-chat-template", "--save-result", "--save-detailed")
     argv = [PYTHON, "-c", BENCH_SERVE, *words, *switches, "--disable-tqdm"]
-    with _counting(client, lambda at: after_each(at % len(prompts))) as finished:
+    count = len(rows) * times
+    with _counting(client, count, lambda at: after_each(at % len(prompts))) as finished:
         done = subprocess.run(
             argv, cwd=folder, env=os.environ | QUIET, capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(result.read_text())
-    assert told["completed"] == len(finished) == len(rows) * times
+    assert told["completed"] == len(finished) == count
     return [
         Asked(
             at % len(prompts),
-            count,
-            (count - 1) / (growth.decode_time_sum or math.inf),
-            (count - 1) / sum(gaps),
+            written,
+            (written - 1) / (growth.decode_time_sum or math.inf),
+            (written - 1) / sum(gaps),
         )
-        for at, (count, gaps, growth) in enumerate(
+        for at, (written, gaps, growth) in enumerate(
             zip(told["output_lens"], told["itls"], finished, strict=True)
         )
         if growth is not None
@@ -201,9 +217,9 @@ def bench_serve(
 
 @contextmanager
 def _counting(
-    client: ServerClient, after_each: Callable[[int], int]
+    client: ServerClient, count: int, after_each: Callable[[int], int]
 ) -> Iterator[list[Counters | None]]:
-    """What the server's counters grow by with each request that somebody else sends."""
+    """What the server's counters grow by with each of `count` requests that somebody else sends."""
     growths: list[Counters | None] = []
     ended = Event()
     before = client.counters()
@@ -238,7 +254,9 @@ def _counting(
     try:
         yield growths
     finally:
-        time.sleep(0.5)  # the last one may be counted a moment after its end
+        deadline = time.monotonic() + COUNTED_S  # the last one is counted a moment after its end
+        while len(growths) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
         ended.set()
         thread.join()
 
@@ -279,6 +297,21 @@ class Read:
     told: float  # as `decode_tok_s`
 
 
+@dataclass(frozen=True)
+class Late:
+    """A run of which the reader read the most when all of it had long been there.
+
+    Attributes:
+        read: as it told it.
+        server_s: what it added to the server's histogram of decode times.
+        took_s: until the server was done with it.
+    """
+
+    read: Read
+    server_s: float
+    took_s: float
+
+
 class Reader:
     """A process of its own that measures runs, and can be stopped while it does."""
 
@@ -291,21 +324,49 @@ class Reader:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._client = client
         self._salts = 0
 
     def read(self, stops: Sequence[tuple[float, float]] = ()) -> Read:
         """Measure one run; the process is stopped for some time after some time, seconds."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._salts += 1
-        self._process.stdin.write(f"{os.getpid()}-{self._salts}\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "sent\n"
+        self._ask(None)
         for after, lasting in stops:
             time.sleep(after)
             self._process.send_signal(signal.SIGSTOP)
             time.sleep(lasting)
             self._process.send_signal(signal.SIGCONT)
+        return self._answer()
+
+    def read_late(self, pieces: int) -> Late:
+        """Measure one run; from some piece on nothing is read until the server is long done.
+
+        Args:
+            pieces: so many are read before.
+        """
+        before = self._client.counters()
+        assert before is not None
+        began = time.monotonic()
+        self._ask(pieces)
+        _wait_for(lambda: (me := read_process(self._process.pid)) is not None and me.stopped)
+        growth = settled_growth(self._client, before, timeout_s=COUNTED_S)
+        took_s = time.monotonic() - began
+        time.sleep(2 * took_s)
+        self._process.send_signal(signal.SIGCONT)
+        assert growth is not None
+        assert growth.decode_time_sum is not None
+        return Late(self._answer(), growth.decode_time_sum, took_s)
+
+    def _ask(self, pieces: int | None) -> None:
+        """Returns when it is about to send."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._salts += 1
+        self._process.stdin.write(json.dumps([f"{os.getpid()}-{self._salts}", pieces]) + "\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "sent\n"
+
+    def _answer(self) -> Read:
+        assert self._process.stdout is not None
         tokens, server, client, told = json.loads(self._process.stdout.readline())
         return Read(tokens, server, client or math.inf, told)
 
@@ -316,3 +377,10 @@ class Reader:
         self._process.send_signal(signal.SIGCONT)
         self._process.kill()
         self._process.communicate()
+
+
+def _wait_for(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + COUNTED_S
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,7 +1,7 @@
 """Whether what is measured of a real vLLM can be trusted: its speed, and what it wrote.
 
-Other programs on the machine only ever slow a run down, by a tenth and more. Speeds are therefore
-compared by the best of a few runs that take turns, and a few more where those do not agree yet.
+Other programs on the machine slow a run down, by a tenth and more, and so no two runs have the same
+speed: what is compared is what two clocks say of one run.
 `benchmarks/clocks.py` compares the speeds of runs that we and `vllm bench serve` made in turn.
 """
 
@@ -22,7 +22,7 @@ from vllm_frontier.outcome import Run
 from vllm_frontier.spec import WorkloadSpec
 from vllm_frontier.store.tables import frame
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 CONTEXT = 2048
 TOKENS = 96  # so few that now and then nobody else runs meanwhile
@@ -70,7 +70,7 @@ def test_the_server_s_clock_is_right_by_vllm_bench_serve(
     # Of the same requests, by its stopwatch and by the histogram. Where it did not get to run in
     # time its stopwatch is wrong, which can only make the two differ.
     off: list[float] = []
-    for _ in range(3):
+    for _ in range(12):  # where others are always at work; alone, once is enough
         # Apart, so that the histogram grows by one request between two looks.
         runs = bench_serve(plain, prompts, times=4, tokens=TOKENS, folder=tmp_path, every_s=1.0)
         off = sorted([*off, *(abs(run.client / run.server - 1) for run in runs)])
@@ -85,28 +85,22 @@ def test_the_server_s_clock_is_right_by_vllm_bench_serve(
 def test_a_client_that_does_not_get_to_run_is_wrong_and_the_speed_is_not(
     plain: ServerClient,
 ) -> None:
-    undisturbed: list[Read] = []
-    from_start: list[Read] = []
-    from_middle: list[Read] = []
     with Reader(plain, TOKENS) as reader:
         reader.read()
-        for _ in range(32):
-            undisturbed.append(reader.read())
-            # The first piece is read when the last one has long been there, or only half of them.
-            from_start.append(reader.read([(0.02, 0.8)]))
-            from_middle.append(reader.read([(0.15, 0.8)]))
-            best = [
-                max(run.told for run in runs) for runs in (undisturbed, from_start, from_middle)
-            ]
-            if all(abs(each / best[0] - 1) < 0.05 for each in best):
-                break
+        # The first piece is read when the last one has long been there, or all but the first are.
+        from_start = [reader.read_late(0) for _ in range(3)]
+        from_first = [reader.read_late(1) for _ in range(3)]
+        undisturbed = reader.read()
 
-    assert all(abs(each / best[0] - 1) < 0.05 for each in best), best
-    disturbed = [*from_start, *from_middle]
-    assert all(run.told == run.server for run in (*undisturbed, *disturbed))
-    wrong = [run for run in disturbed if abs(run.client / run.server - 1) > 0.10]
-    assert len(wrong) > 0.7 * len(disturbed), disturbed
-    assert clock_gap(disturbed) == ["warn"]
+    assert undisturbed.told == undisturbed.server
+    for late in (*from_start, *from_first):
+        read = late.read
+        assert read.told == read.server == pytest.approx((read.tokens - 1) / late.server_s)
+        # As long as the server was at it: nothing of the wait that followed, which was twice that.
+        assert 0 < late.server_s <= late.took_s
+    assert all(late.read.client > 1.1 * late.read.server for late in from_start), from_start
+    assert all(late.read.client <= late.read.server / 2 for late in from_first), from_first
+    assert clock_gap([late.read for late in (*from_start, *from_first)]) == ["warn"]
 
 
 def clock_gap(reads: list[Read]) -> list[str]:
