@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from vllm_frontier.engine.protocol import LogReading
 from vllm_frontier.engine.simulated.card_file import card_folder
 from vllm_frontier.engine.simulated.engine import SimulatedEngine, simulated_card_spec
 from vllm_frontier.grid import Cell
+from vllm_frontier.launch.ports import free_port
 from vllm_frontier.launch.processes import process_table
 from vllm_frontier.launch.segments import (
     Segment,
@@ -29,6 +29,7 @@ from vllm_frontier.launch.segments import (
 from vllm_frontier.spec import EngineSpec, ModelSpec
 
 CELL = Cell(2, 16384, True, 0.9)
+PATIENCE_S = 60.0  # what is waited for comes within moments, or never
 TINY = yaml.safe_load((card_folder() / "tiny-8gib.yaml").read_text())
 
 
@@ -52,7 +53,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(pids: list[int], seconds: float = 5.0) -> bool:
+def gone(pids: list[int], seconds: float = PATIENCE_S) -> bool:
     """Whether all processes end in time."""
     deadline = time.monotonic() + seconds
     while any(alive(pid) for pid in pids):
@@ -68,9 +69,7 @@ class Launched:
     def __init__(self, card: str, cell: Cell, log: Path, **args: Any) -> None:
         spec = EngineSpec(kind="simulated", card_file=card, args=args)
         self.engine = SimulatedEngine(spec, ModelSpec("m", "some/model"), simulated_card_spec(card))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         plan = self.engine.plan_launch(cell, port=self.port, served_name="served", cards=())
         self.log = log
         self.shared: set[Segment] = set()
@@ -80,7 +79,7 @@ class Launched:
                 plan.argv, env=environment, stdout=file, stderr=file, start_new_session=True
             )
 
-    def ready(self, seconds: float = 20.0) -> bool:
+    def ready(self, seconds: float = PATIENCE_S) -> bool:
         """Wait until /health answers 200 (True) or the server has ended (False)."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -97,7 +96,7 @@ class Launched:
             return None
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": "application/json"})
@@ -131,7 +130,7 @@ class Launched:
 
     def children(self) -> list[int]:
         """Pids of EngineCore and worker, once the log names both."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             pids = {}
             for line in self.log.read_text().splitlines():
@@ -155,7 +154,7 @@ class Launched:
 
     def reading(self) -> LogReading:
         """What vLLM's log reader says when the server has ended."""
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE_S)
         if code < 0:
             return self.engine.read_log(self.log, signal=-code)
         return self.engine.read_log(self.log, exit_code=code)
@@ -171,6 +170,6 @@ def launched(card: str, log: Path, cell: Cell = CELL, **args: Any) -> Iterator[L
         server.note_segments()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
-        server.process.wait(10)
+        server.process.wait(PATIENCE_S)
         gone(server.members())
         remove_segments(server.shared)

@@ -6,17 +6,20 @@ import time
 from pathlib import Path
 
 import pytest
-from simulated_launch import CELL, alive, card_file, gone, launched
+from simulated_launch import CELL, PATIENCE_S, alive, card_file, gone, launched
 
 from vllm_frontier.outcome import FailureClass, Phase
 
-SLOW = {"scale": 0.1}  # three seconds for a start
+LOADING = {"load_s": 600.0, "scale": 0.1}  # for a minute
+# It starts at once, but stays for three seconds after its engine died: a client gets its answer
+# and sees that nothing is well.
+LINGERING = {"load_s": 0.2, "profile_s": 0.1, "capture_s": 0.1, "scale": 0.6}
 PROMPT = "Explain tides."
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["EngineCore", "worker"])
 def test_child_killed_while_loading(tmp_path: Path, victim: int) -> None:
-    with launched(card_file(tmp_path, time=SLOW), tmp_path / "log") as server:
+    with launched(card_file(tmp_path, time=LOADING), tmp_path / "log") as server:
         children = server.children()
         os.kill(children[victim], signal.SIGKILL)
         reading = server.reading()
@@ -30,7 +33,7 @@ def test_child_killed_while_loading(tmp_path: Path, victim: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["EngineCore", "worker"])
 def test_child_killed_while_serving(tmp_path: Path, victim: int) -> None:
-    with launched(card_file(tmp_path, time=SLOW), tmp_path / "log") as server:
+    with launched(card_file(tmp_path, time=LINGERING), tmp_path / "log") as server:
         assert server.ready()
         children = server.children()
         assert server.stream(PROMPT, max_tokens=2)[-1] == "[DONE]"
@@ -42,7 +45,7 @@ def test_child_killed_while_serving(tmp_path: Path, victim: int) -> None:
         assert error["error"]["code"] == 500
         assert error["error"]["type"] == "InternalServerError"
         assert server.health() == 503
-        assert server.process.wait(10) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert server.health() is None
         assert gone(children)
         failure = server.reading().failure
@@ -55,7 +58,7 @@ def test_children_outlive_a_killed_api_server(tmp_path: Path) -> None:
         assert server.ready()
         children = server.children()
         os.kill(server.process.pid, signal.SIGKILL)
-        assert server.process.wait(5) == -signal.SIGKILL
+        assert server.process.wait(PATIENCE_S) == -signal.SIGKILL
         time.sleep(0.3)
         assert all(alive(pid) for pid in children)
         assert server.health() is None  # the port is free
@@ -72,7 +75,7 @@ def test_stopped_worker_hangs_requests_but_not_health(tmp_path: Path) -> None:
             _hurry(server.port)
         assert server.health() == 200
         os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(5) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert gone([engine, worker])
 
 
@@ -140,7 +143,7 @@ def test_a_start_that_hangs(tmp_path: Path, at: str) -> None:
 def test_faults_while_serving(
     tmp_path: Path, at: str, kind: str, failures: set[FailureClass]
 ) -> None:
-    card = card_file(tmp_path, faults=[{"at": at, "kind": kind}])
+    card = card_file(tmp_path, faults=[{"at": at, "kind": kind}], time=LINGERING | {"scale": 0.2})
     with launched(card, tmp_path / "log") as server:
         assert server.ready()
         window = CELL.context
@@ -161,7 +164,7 @@ def test_faults_while_serving(
 
 
 def test_full_window_that_does_not_fit(tmp_path: Path) -> None:
-    card = card_file(tmp_path, memory={"fill_extra": 0.6})
+    card = card_file(tmp_path, memory={"fill_extra": 0.6}, time=LINGERING | {"scale": 0.2})
     with launched(card, tmp_path / "log") as server:
         assert server.ready()
         server.complete(PROMPT, max_tokens=40)

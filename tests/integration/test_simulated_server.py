@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from simulated_launch import CELL, Launched, alive, card_file, gone, launched
+from simulated_launch import CELL, PATIENCE_S, Launched, alive, card_file, gone, launched
 
 from vllm_frontier.engine.simulated.card import decode_speed, simulate_start
 from vllm_frontier.grid import Cell
@@ -79,7 +79,7 @@ def test_texts_become_tokens_and_tokens_texts(server: Launched) -> None:
     ],
 )
 def test_bodies_that_are_no_requests(server: Launched, data: bytes, kind: str, told: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
     with contextlib.closing(connection):
         connection.request("POST", "/v1/completions", data, {"Content-Type": kind})
         response = connection.getresponse()
@@ -219,8 +219,8 @@ def test_client_waits_the_scaled_time(tmp_path: Path) -> None:
         assert server.ready()
         assert time.monotonic() - began > 30 * 0.05
         began = time.monotonic()
-        server.complete(CODE, max_tokens=201)  # 200 steps of 10 ms
-        assert 0.1 <= time.monotonic() - began < 0.6
+        server.complete(CODE, max_tokens=1001)  # 1000 steps of 10 ms
+        assert 0.5 <= time.monotonic() - began < 8
         assert "vllm:spec_decode_num_drafts_total" not in server.metrics()
 
 
@@ -286,7 +286,7 @@ def test_automatic_window(tmp_path: Path) -> None:
 
 def test_unknown_card_is_one_line(tmp_path: Path) -> None:
     with launched(card_file(tmp_path), tmp_path / "log", simulated_card="tiny-8gb") as server:
-        assert server.process.wait(20) == 2
+        assert server.process.wait(PATIENCE_S) == 2
         text = server.log.read_text()
         assert text.count("\n") == 1
         assert "did you mean tiny-8gib?" in text
@@ -298,25 +298,30 @@ def test_sigterm_ends_the_tree(tmp_path: Path) -> None:
         children = server.children()
         assert all(alive(pid) for pid in children)
         os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(5) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert gone(children)
         reading = server.reading()
         assert (reading.started, reading.failure) == (True, None)
 
 
 def test_sigterm_while_loading_is_swallowed_once(tmp_path: Path) -> None:
-    card = card_file(tmp_path, time={"scale": 0.1})
+    card = card_file(tmp_path, time={"load_s": 50.0, "scale": 0.1})
     with launched(card, tmp_path / "1.log") as server:
-        children = server.children()
+        server.children()
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.ready()
+    card = card_file(tmp_path, time={"load_s": 6000.0, "scale": 0.1})
     with launched(card, tmp_path / "2.log") as server:
         children = server.children()
         os.kill(server.process.pid, signal.SIGTERM)
         time.sleep(0.1)
         assert server.process.poll() is None
-        os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(5) == -signal.SIGTERM
+        deadline = time.monotonic() + PATIENCE_S
+        while server.process.poll() is None:  # two at one moment may count as one
+            assert time.monotonic() < deadline
+            os.kill(server.process.pid, signal.SIGTERM)
+            time.sleep(0.1)
+        assert server.process.returncode == -signal.SIGTERM
         assert gone(children)
 
 
@@ -332,7 +337,7 @@ def test_shared_memory_is_there_while_it_serves_and_gone_with_an_orderly_end(
         for pid in server.children():  # both map it
             assert segment.name in Path(f"/proc/{pid}/maps").read_text()
         server.process.terminate()
-        assert server.process.wait(5) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert not file.exists()
 
 
@@ -342,14 +347,16 @@ def test_shared_memory_stays_when_all_are_killed(tmp_path: Path) -> None:
         (segment,) = server.shared
         pids = server.members()
         os.killpg(server.process.pid, signal.SIGKILL)
-        server.process.wait(5)
+        server.process.wait(PATIENCE_S)
         assert gone(pids)
         assert (Path("/dev/shm") / segment.name).exists()
 
 
 def test_shared_memory_is_gone_after_a_start_that_is_refused(tmp_path: Path) -> None:
     small = Cell(2, CELL.context, True, 0.6)
-    with launched(card_file(tmp_path, time={"load_s": 20.0}), tmp_path / "log", small) as server:
+    # It is there for two seconds, and looked for all the while.
+    card = card_file(tmp_path, time={"load_s": 20.0, "scale": 0.1})
+    with launched(card, tmp_path / "log", small) as server:
         assert not server.ready()
         assert server.reading().failure is not None
         (segment,) = server.shared
