@@ -2,16 +2,30 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
 import pytest
 import yaml
-from running_sweep import command, environment, loading, marked, running
+from running_sweep import (
+    FIRST_HELD_LOADING,
+    HELD_LOADING,
+    PROGRAM,
+    command,
+    end_server,
+    environment,
+    held,
+    kill_all,
+    loading,
+    marked,
+    nothing_left,
+    running,
+)
 
 QUICK = ("workload.tasks=[prose]",)
 CANARIES = {
@@ -24,8 +38,8 @@ SECRETS = ("canaryOfTheHub", "sk-canary-of-an-api", "canaryPassword")
 
 def told(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command(folder)[:3], *words], cwd=folder, env=environment(folder),
-        capture_output=True, text=True, timeout=120, check=False,
+        [*PROGRAM, *words], cwd=folder, env=environment(folder),
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 
@@ -33,7 +47,7 @@ def told(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     with running(folder, *QUICK) as sweep:
-        output, _ = sweep.communicate(timeout=120)
+        output, _ = sweep.communicate(timeout=240)
         assert sweep.returncode == 0, output
     return folder
 
@@ -93,7 +107,7 @@ def test_a_changed_engine_is_refused_unless_it_is_allowed(finished: Path, tmp_pa
     manifest.write_text(yaml.safe_dump(content, sort_keys=False))
     kept = (first / "outcome.json").read_bytes()
 
-    words = command(finished, *QUICK, out=str(tmp_path / "s"))[3:]
+    words = command(finished, *QUICK, out=str(tmp_path / "s"))[len(PROGRAM) :]
     for refused in (told(finished, *words), told(tmp_path, "resume", "s")):
         assert refused.returncode == 2
         (line,) = refused.stderr.splitlines()
@@ -113,9 +127,10 @@ def test_a_changed_engine_is_refused_unless_it_is_allowed(finished: Path, tmp_pa
 
 
 def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:
-    with running(tmp_path, *QUICK) as sweep:
-        loading(tmp_path)
-        for words in (command(tmp_path, *QUICK)[3:], ["resume", "s"]):
+    with running(tmp_path, *QUICK, "schedule.retries=1", faults=FIRST_HELD_LOADING) as sweep:
+        held(tmp_path / "s")
+        same = command(tmp_path, *QUICK, "schedule.retries=1")[len(PROGRAM) :]
+        for words in (same, ["resume", "s"]):
             refused = told(tmp_path, *words)
             assert refused.returncode == 2
             (line,) = refused.stderr.splitlines()
@@ -123,7 +138,8 @@ def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:
         state = json.loads(told(tmp_path, "status", "s", "--json").stdout)
         assert state["state"] == "running"
         assert told(tmp_path, "show", "s", "--json").returncode == 0
-        output, _ = sweep.communicate(timeout=120)
+        end_server(tmp_path)  # as long as it waited, the sweep was being written
+        output, _ = sweep.communicate(timeout=240)
     assert sweep.returncode == 0, output
     assert "Traceback" not in output
 
@@ -131,12 +147,11 @@ def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:
 def holding(folder: Path, words: tuple[str, ...]) -> list[str]:
     """The files below a folder that hold one of the words."""
     found = []
-    for path in folder.rglob("*"):
-        try:
-            content = path.read_bytes() if path.is_file() else b""
-        except OSError:
-            continue
-        found += [str(path.relative_to(folder)) for word in words if word.encode() in content]
+    for parent, _, names in os.walk(folder):  # what goes away meanwhile is passed over
+        for path in (Path(parent) / name for name in names):
+            with suppress(OSError):
+                content = path.read_bytes() if path.is_file() else b""
+                found += [str(path) for word in words if word.encode() in content]
     return found
 
 
@@ -148,16 +163,16 @@ def test_secrets_of_the_environment_reach_no_file(
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     env = {**CANARIES, "TMPDIR": str(temporary)}
-    with running(tmp_path, *QUICK, env=env) as sweep:
+    faults = () if moment is None else HELD_LOADING
+    with running(tmp_path, *QUICK, env=env, faults=faults) as sweep:
         if moment is None:
-            output, _ = sweep.communicate(timeout=120)
+            output, _ = sweep.communicate(timeout=240)
             assert sweep.returncode == 0, output
         else:
             moment(tmp_path)
             assert holding(tmp_path, SECRETS) == []
-            for process in marked(tmp_path):
-                process.kill()
-            time.sleep(0.5)
+            kill_all(marked(tmp_path))
+            nothing_left(tmp_path)
         assert holding(tmp_path, SECRETS) == []
     descriptions = list(tmp_path.glob("s/attempts/*/*/attempt.json"))
     assert descriptions
@@ -176,9 +191,11 @@ def test_a_reader_that_has_seen_enough_does_not_end_the_sweep(tmp_path: Path) ->
 def test_a_copy_of_a_running_sweep_does_not_end_its_launch(tmp_path: Path) -> None:
     with running(tmp_path, *QUICK, "schedule.retries=0") as sweep:
         loading(tmp_path)
+        sweep.send_signal(signal.SIGSTOP)  # it alone writes there
         subprocess.run(["cp", "-a", tmp_path / "s", tmp_path / "copy"], check=True)
+        sweep.send_signal(signal.SIGCONT)
         copied = told(tmp_path, "resume", "copy")
-        output, _ = sweep.communicate(timeout=120)
+        output, _ = sweep.communicate(timeout=240)
     assert copied.returncode == 0, copied.stderr
     assert sweep.returncode == 0, output
     for folder in ("s", "copy"):
@@ -189,7 +206,7 @@ def test_a_copy_of_a_running_sweep_does_not_end_its_launch(tmp_path: Path) -> No
 
 def test_a_password_in_a_model_s_address_is_masked_to_the_end(tmp_path: Path) -> None:
     with running(tmp_path, *QUICK, "model.id='https://u:canaryPassword01@hf.co/x'") as sweep:
-        output, _ = sweep.communicate(timeout=120)
+        output, _ = sweep.communicate(timeout=240)
     assert sweep.returncode == 0, output
     assert "To serve with these settings" in output
     assert holding(tmp_path / "s", ("canaryPassword01",)) == []

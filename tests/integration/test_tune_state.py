@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import polars as pl
-from running_sweep import command, environment
+from running_sweep import PROGRAM, command, environment
 
 # Runs the command line, and copies what Tune wrote before that folder is removed.
 CODE = """
@@ -35,8 +35,8 @@ def test_tune_keeps_no_outcomes(tmp_path: Path) -> None:
     kept.mkdir()
     words = command(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(kept), *words[3:]],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", CODE, str(kept), *words[len(PROGRAM) :]],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
