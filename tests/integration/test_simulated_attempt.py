@@ -71,7 +71,10 @@ def described(outcome: Outcome) -> dict[str, Any]:
 def both(folder: Path, cell: Cell, **sections: Any) -> tuple[Outcome, Outcome]:
     """The real outcome, and what is said of it."""
     card = card_file(folder, **sections)
-    spec = sweep(card, replace(WORKLOAD, tasks=("edit", "code", "prose"), fill_timeout_s=5.0))
+    # Only of what hangs the end is waited for.
+    hangs = any(fault["kind"] == "hang" for fault in sections.get("faults", ()))
+    limit = {"fill_timeout_s": 5.0} if hangs else {}
+    spec = sweep(card, replace(WORKLOAD, tasks=("edit", "code", "prose"), **limit))
     known = load_card(card)
     return attempt(spec, folder, cell), simulate_attempt(
         known, cell, faults=FaultBook(known.faults)
