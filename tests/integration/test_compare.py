@@ -20,7 +20,7 @@ def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "vllm_frontier", *words],
         cwd=cwd, env=os.environ | {"COLUMNS": "80"},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_commands_and_config_files_have_the_names_as_they_are(
 def run(words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {words.replace('vllm-frontier', _PROGRAM)}"],
-        env=os.environ | environment, capture_output=True, timeout=120, check=False,
+        env=os.environ | environment, capture_output=True, timeout=240, check=False,
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def call(cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 def test_the_text_has_every_form_and_can_be_pasted(cwd: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "vllm_frontier", "recommend", "sweep"],
-        cwd=cwd, capture_output=True, text=True, timeout=120, check=False, env=os.environ,
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("# fastest, balanced: depth 3, context 8192")

@@ -25,7 +25,7 @@ from vllm_frontier.report.pages import sweep_report
 def report(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "vllm_frontier", "report", *map(str, words)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 

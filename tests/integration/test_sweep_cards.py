@@ -4,12 +4,26 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 CARD_FILE = Path(__file__).parents[2] / "conf/simulated/tiny-8gib.yaml"
+SERVER = (
+    f"{sys.executable} -m vllm_frontier.engine.simulated.server --simulated-card {CARD_FILE} "
+    "--model {model} --port {port} {args}"
+)
+
+
+def gated(folder: Path, gate: str) -> str:
+    """A command of a server that is executed once a piece of shell has ended."""
+    script = folder / "gate"
+    script.write_text(f'#!/bin/sh\n{gate}\nexec "$@"\n')
+    script.chmod(0o755)
+    return f"{script} {SERVER}"
 
 
 @pytest.fixture
@@ -21,25 +35,36 @@ def driver(driver: dict[str, str]) -> dict[str, str]:
 def test_two_cards_are_used_side_by_side_each_by_its_own_launches(
     driver: dict[str, str], tmp_path: Path
 ) -> None:
-    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
-    command = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
+    # Neither card's first server begins before the other's does.
+    gate = 'touch "$0.$CUDA_VISIBLE_DEVICES"; until [ $(ls "$0".GPU-* | wc -l) = 2 ]; do'
     done = subprocess.run(
         [
             *(sys.executable, "-m", "vllm_frontier", "run", "demo-gpu"),
-            *("--out", "s", f"engine.command='{command}'", "workload.repeats=4"),
-            "search=exhaustive",
+            *("--out", "s", f"engine.command='{gated(tmp_path, f'{gate} sleep 0.1; done')}'"),
+            *("search=exhaustive", "workload.repeats=4"),
             *("grid.depth=[0,1,2]", "grid.context=[8192]", "grid.utilization=[0.9]"),
         ],
         cwd=tmp_path, env=driver, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     trials = pl.read_parquet(tmp_path / "s/trials.parquet")
-    # Six cells, and one of them again in the middle and at the end.
-    assert trials["status"].to_list() == ["measured"] * 8
+    # Six cells, and one of them again in the middle and at the end; where the one in the middle
+    # ends last, it is the one at the end.
+    launches = trials.height
+    assert trials["status"].to_list() == ["measured"] * launches
     assert trials["cell_id"].n_unique() == 6
-    assert sorted(trials["purpose"]) == ["proof"] * 6 + ["reference"] * 2
+    again = trials.filter(pl.col("purpose") == "reference")
+    assert sorted(trials["purpose"]) == ["proof"] * 6 + ["reference"] * again.height
+    assert 1 <= again.height <= 2
+    assert again["cell_id"].n_unique() == 1
+    ended = [line for line in done.stdout.splitlines() if " tok/s" in line]
+    assert len(ended) == launches
+    first, last = (
+        line.partition("util=0.9")[0].split("depth=")[1] for line in ended[:: launches - 1]
+    )
+    assert first == last
     assert set(trials["driver"]) == {"575.57.08"}
-    assert trials["memory_used_peak_gib"].to_list() == pytest.approx([0.6] * 8)
+    assert trials["memory_used_peak_gib"].to_list() == pytest.approx([0.6] * launches)
 
     by_card: dict[str, list[tuple[float, float]]] = {}
     for row in trials.iter_rows(named=True):
@@ -64,9 +89,7 @@ WORDS = (
 )
 
 
-def command(*more: str) -> list[str]:
-    server = f"{sys.executable} -m vllm_frontier.engine.simulated.server"
-    engine = f"{server} --simulated-card {CARD_FILE} --model {{model}} --port {{port}} {{args}}"
+def command(*more: str, engine: str = SERVER) -> list[str]:
     words = [f"engine.command='{engine}'", "search=exhaustive", *WORDS, *more]
     return [sys.executable, "-m", "vllm_frontier", "run", "demo-gpu", *words]
 
@@ -77,7 +100,7 @@ def test_a_card_whose_memory_does_not_come_back_is_set_aside(
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command(*more), cwd=tmp_path, env=driver,
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
 
     assert run("search.max_launches=1").returncode == 0
@@ -104,48 +127,77 @@ def test_a_card_whose_memory_does_not_come_back_is_set_aside(
     assert trials.filter(pl.col("status") == "measured").height == 8
 
 
+# The first card serves once, and again when something has befallen it; the other one begins when
+# that is over. So it is known which launches it befalls.
+TURNS = """
+case $CUDA_VISIBLE_DEVICES in
+    GPU-00000000) mkdir "$0.first" 2>/dev/null || wanted=befallen;;
+    *) wanted=over;;
+esac
+until [ -z "$wanted" ] || [ -e "$0.$wanted" ]; do sleep 0.1; done
+"""
+
+
+@contextmanager
+def in_turns(
+    driver: dict[str, str], folder: Path, *more: str
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], None]]]:
+    """A sweep on two cards that serve in turns, and what opens the gate for them."""
+    counters, engine = folder / "counters", gated(folder, TURNS)
+    counters.touch()
+    with subprocess.Popen(
+        command("schedule.retries=1", "engine.ready_timeout_s=200", *more, engine=engine),
+        cwd=folder, env=driver | {"FAKE_COUNTERS": str(counters)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as sweep:  # fmt: skip
+        yield sweep, lambda name: (folder / f"gate.{name}").touch()
+
+
+def book(folder: Path, text: str) -> None:
+    """What the cards tell from now on; never read half written."""
+    (folder / "next").write_text(text)
+    (folder / "next").replace(folder / "counters")
+
+
 def test_a_card_that_was_set_aside_is_used_again_when_its_memory_is_back(
     driver: dict[str, str], tmp_path: Path
 ) -> None:
-    used = tmp_path / "used"
-    with subprocess.Popen(
-        command("schedule.retries=1"), cwd=tmp_path, env=driver,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as sweep:  # fmt: skip
+    lines = []
+    with in_turns(driver, tmp_path) as (sweep, let):
         assert sweep.stdout is not None
-        lines = []
         for line in sweep.stdout:
             lines.append(line.strip())
-            if "tok/s" in line and used.read_text() == "0.6" and len(lines) < 6:
-                used.write_text("5.0")
+            if "tok/s" in line and not (tmp_path / "gate.befallen").exists():
+                book(tmp_path, "memory_gib@0 5.0\n")
+                let("befallen")
             if "is set aside" in line:
-                used.write_text("0.6")
+                book(tmp_path, "")
+            if "is used again" in line:
+                let("over")
         assert sweep.wait(120) == 0, lines
-    back = [line for line in lines if line.endswith("is used again: the memory is back")]
-    assert 1 <= len(back) <= 2
-    assert {line.split()[1] for line in back} == {
-        line.split()[1] for line in lines if "is set aside: " in line
-    }
+    (aside,) = [line for line in lines if "is set aside: " in line]
+    assert aside.startswith("Card GPU-00000000 is set aside: 4.40 GiB more were in use on a card")
+    (back,) = [line for line in lines if "is used again" in line]
+    assert back == "Card GPU-00000000 is used again: the memory is back"
     trials = pl.read_parquet(tmp_path / "s/trials.parquet")
     assert trials.filter(pl.col("status") == "measured").height == 8
+    (failed,) = trials.filter(pl.col("status") != "measured").iter_rows(named=True)
+    assert (failed["status"], failed["failure_class"]) == ("failed", "memory_contended")
 
 
 def test_a_card_that_is_lost_is_set_aside_and_the_other_one_goes_on(
     driver: dict[str, str], tmp_path: Path
 ) -> None:
-    counters = tmp_path / "counters"
-    counters.touch()
-    words = command("schedule.retries=1", "grid.utilization=[0.85,0.9,0.95]")
-    with subprocess.Popen(
-        words, cwd=tmp_path, env=driver | {"FAKE_COUNTERS": str(counters)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as sweep:  # fmt: skip
+    lines = []
+    with in_turns(driver, tmp_path, "grid.utilization=[0.85,0.9,0.95]") as (sweep, let):
         assert sweep.stdout is not None
-        lines = []
         for line in sweep.stdout:
             lines.append(line.strip())
-            if "tok/s" in line:
-                counters.write_text("card@0 lost\n")
+            if "tok/s" in line and not (tmp_path / "gate.befallen").exists():
+                book(tmp_path, "card@0 lost\n")
+                let("befallen")
+            if "is set aside" in line:
+                let("over")
         assert sweep.wait(120) == 0, lines
     (aside,) = [line for line in lines if "is set aside: " in line]
     assert aside.startswith("Card GPU-00000000 is set aside: card GPU-00000000: a GPU is lost")

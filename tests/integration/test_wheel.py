@@ -37,7 +37,7 @@ def run(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=cwd, env={**os.environ, "PYTHONPATH": str(installed)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 
