@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import signal
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -442,32 +443,52 @@ def test_a_picture_is_a_file_with_title_and_legend() -> None:
     assert png.startswith(b"\x89PNG")
 
 
+PNG = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
+LONG = PNG + " " * 2_000_000  # more than a pipe holds
+
+
+def process_of(beside: Beside) -> int:
+    assert beside._process is not None
+    return beside._process.pid
+
+
 def test_what_another_process_cannot_do_is_done_here() -> None:
     with Beside() as beside:
         begun = beside.begin(vega.png, PNG)
-        [process] = beside._pool._processes.values()
-        process.kill()
+        os.kill(process_of(beside), signal.SIGKILL)
         assert begun().startswith(b"\x89PNG")
         assert beside.begin(vega.png, PNG)().startswith(b"\x89PNG")
 
 
 def test_what_another_process_has_not_begun_is_done_here() -> None:
     with Beside() as beside:
-        [process] = beside._pool._processes.values()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(process_of(beside), signal.SIGSTOP)
         try:
             begun = [beside.begin(vega.png, PNG, here_too=True) for _ in range(5)]
             assert begun[-1]().startswith(b"\x89PNG")
             assert beside.busy
         finally:
-            os.kill(process.pid, signal.SIGCONT)
+            os.kill(process_of(beside), signal.SIGCONT)
         assert all(each().startswith(b"\x89PNG") for each in begun[:-1])
-        beside._pool.shutdown()
+        assert beside.begin(vega.png, PNG)().startswith(b"\x89PNG")
         assert not beside.busy
 
 
-PNG = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
+@pytest.mark.parametrize("after_s", [0.0, 1.0])
+def test_nobody_waits_without_limit_for_a_stopped_process(
+    after_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vllm_frontier.report.pages.beside._PATIENCE_S", 0.2)
+    with Beside() as beside:
+        time.sleep(after_s)
+        os.kill(process_of(beside), signal.SIGSTOP)
+        begun = [beside.begin(vega.png, LONG) for _ in range(2)]
+        assert all(each().startswith(b"\x89PNG") for each in begun)
+        assert not beside.busy
+    with Beside() as stopped:  # and nobody asks for anything
+        os.kill(process_of(stopped), signal.SIGSTOP)
+    for each in (beside, stopped):
+        assert not Path(f"/proc/{process_of(each)}").exists()
 
 
 def test_panels_that_belong_together_stand_in_rows_of_their_own() -> None:
