@@ -6,6 +6,7 @@ Whatever ends a sweep, its tables are made from the outcomes that it has.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ def run_sweep(
         Interrupted: a signal arrived; the tables are made all the same.
     """
     check_model(spec)
+    check_paths(folder)
     version = create_engine(spec).version()
     cards = own_cards(spec)
     identity = identify(spec, version)
@@ -203,3 +205,23 @@ def check_model(spec: SweepSpec) -> None:
     ):
         if value is not None and looks_like_path(value) and not Path(value).expanduser().is_dir():
             raise ConfigError(f"{key} is {value}, but there is no such folder")
+
+
+def check_paths(folder: Path) -> None:
+    """Refuse paths that Ray and JSON cannot hold, before anything is made.
+
+    Where the locale is not UTF-8, these are all with other letters than those of ASCII.
+    """
+    places = {
+        "the folder": folder.absolute(),
+        "the current folder": Path.cwd(),
+        "the folder for temporary files": Path(tempfile.gettempdir()),
+    }
+    for what, path in places.items():
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{what} {path} has letters that are not read as UTF-8, which Ray needs: set a "
+                "locale that is, such as LC_ALL=C.UTF-8, or choose a folder with plain letters"
+            ) from None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from vllm_frontier.errors import ConfigError
+
 if TYPE_CHECKING:
     from vllm_frontier.config import Composed
 
@@ -73,9 +75,20 @@ def compose(words: Sequence[str]) -> Composed:
     from vllm_frontier.cards import first_card
     from vllm_frontier.config import compose_sweep
 
+    for word in words:
+        if "=" in word and not _is_text(word):
+            raise ConfigError(
+                f"{word} has letters that are not read as UTF-8: set a locale that is, such as "
+                "LC_ALL=C.UTF-8"
+            )
     names = [word for word in words if "=" not in word and not word.startswith("~")]
     if not names:
         raise click.UsageError("Missing argument 'SWEEP'.", click.get_current_context())
     overrides = list(words)
     overrides.remove(names[0])
     return compose_sweep(names[0], overrides, read_card=first_card)
+
+
+def _is_text(word: str) -> bool:
+    """Whether all bytes of an argument were letters in the encoding of the locale."""
+    return re.search("[\ud800-\udfff]", word) is None

@@ -67,10 +67,22 @@ def _read(table: str, files: Sequence[Path]) -> pl.DataFrame:
     if not files:
         return empty
     content = pl.scan_parquet(
-        list(files),
+        _sources(files),
         schema=empty.schema,
         missing_columns="insert",
         extra_columns="ignore",
         glob=False,
     )
     return content.select(empty.columns).collect()
+
+
+def _sources(files: Sequence[Path]) -> list[Path] | list[bytes]:
+    """What polars reads files from: it knows no path whose bytes are no UTF-8.
+
+    Where the locale is not UTF-8 either, that is any name with other letters than those of ASCII.
+    """
+    try:
+        "".join(map(str, files)).encode()
+    except UnicodeEncodeError:
+        return [file.read_bytes() for file in files]
+    return list(files)

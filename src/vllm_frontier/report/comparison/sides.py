@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,10 +199,10 @@ def names(sides: Sequence[Side]) -> list[str]:
         if max(map(len, facet)) <= _NAME_MAX and _apart(facet):
             return _marked(facet, kinds)
     folders = [side.folder.resolve() for side in sides]
-    for found in ([each.name for each in folders], [_two(each) for each in folders]):
-        if _apart(found):
+    for tell in (_last, _two):
+        if _apart(found := [_as_text(tell(each)) for each in folders]):
             return found
-    return [str(each) for each in folders]
+    return [_as_text(str(each)) for each in folders]
 
 
 def _facet(sides: Sequence[Side], tell: Callable[[Side], str]) -> list[str] | None:
@@ -262,5 +263,14 @@ def _apart(found: Sequence[str]) -> bool:
     return all(found) and len({each.lower() for each in found}) == len(found)
 
 
+def _last(folder: Path) -> str:
+    return folder.name
+
+
 def _two(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
+
+
+def _as_text(path: str) -> str:
+    """A path whose bytes may be no letters of the locale, in letters; different ones stay so."""
+    return os.fsencode(path).decode(errors="backslashreplace")
