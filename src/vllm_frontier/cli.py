@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import sys
+from pathlib import Path
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -34,6 +35,12 @@ def cli() -> None:
     SWEEP is the name of a ready sweep or the path of a YAML file; KEY=VALUE changes one of its
     settings, as in `vllm-frontier run demo-cpu workload.repeats=1 'grid.depth=[0,2]'`.
     """
+    try:
+        Path.cwd()
+    except OSError as error:  # such as that it was removed
+        raise FrontierError(
+            f"there is no current folder ({error.strerror}): change into one that is there"
+        ) from None
 
 
 for _command in (

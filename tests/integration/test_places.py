@@ -86,3 +86,19 @@ def test_without_a_locale_names_of_other_letters_are_read(sweeps: tuple[Path, Pa
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"max-model-len: " in done.stdout
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["plan", "demo-cpu"], ["report", "s"]])
+def test_a_folder_that_is_gone_is_told_in_a_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Called
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert called(*words) == (
+        2,
+        "",
+        "vllm-frontier: there is no current folder (No such file or directory): "
+        "change into one that is there\n",
+    )
