@@ -431,7 +431,16 @@ def test_a_row_of_an_earlier_version_was_made_to_prove_and_to_measure(store: Swe
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("kv_needed_gib", "much"), ("kv_tokens", True), ("free_gib", float("nan")), ("purpose", "x")],
+    [
+        ("kv_needed_gib", "much"),
+        ("kv_tokens", True),
+        ("free_gib", float("nan")),
+        ("purpose", "x"),
+        ("weights_gib", -0.01),
+        ("kv_tokens", -1),
+        ("memory_used_peak_gib", -3.0),
+        ("memory_used_peak_gib", float("inf")),
+    ],
 )
 def test_a_value_that_no_outcome_has_is_damage(store: SweepStore, name: str, value: object) -> None:
     attempt = finish(store, CELL, GOOD)
@@ -440,6 +449,15 @@ def test_a_value_that_no_outcome_has_is_damage(store: SweepStore, name: str, val
     (record,) = store.outcomes()
     assert record.status is Status.INTERRUPTED
     assert "holds a value that cannot be right" in str(record.evidence)
+
+
+@pytest.mark.parametrize("name", ["kv_available_gib", "graph_gib"])
+def test_what_is_left_of_memory_may_be_below_nothing(store: SweepStore, name: str) -> None:
+    attempt = finish(store, CELL, GOOD)
+    document = json.loads(attempt.outcome_json.read_text())
+    attempt.outcome_json.write_text(json.dumps({**document, name: -0.25}))
+    (record,) = store.outcomes()
+    assert (record.status, record.row[name]) == (Status.MEASURED, -0.25)
 
 
 WRITER = """

@@ -33,6 +33,8 @@ _FACTS = tuple(
 _COUNTS = frozenset(
     name for name, kind in get_type_hints(StartupFacts).items() if int in get_args(kind)
 )
+# Differences of free memory: below 0 where others took memory meanwhile, or gave it back.
+_BELOW_ZERO = frozenset({"kv_available_gib", "graph_gib"})
 _PLAIN = (
     "started",
     "filled",
@@ -288,6 +290,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
             row.get("evidence_line"),
         )
     plain = {name: row.get(name) for name in _PLAIN}
+    plain["memory_used_peak_gib"] = _fact("memory_used_peak_gib", row.get("memory_used_peak_gib"))
     plain["started"], plain["filled"] = bool(row.get("started")), bool(row.get("filled"))
     with_speed = row.get("with_speed")
     return Outcome(
@@ -321,6 +324,8 @@ def _fact(name: str, value: Any) -> Any:
     if value is None or name == "graph_mode":
         return value
     number = _number(name, value)
+    if number < 0 and name not in _BELOW_ZERO:
+        raise ValueError(f"{name} is {value!r}")
     return int(number) if name in _COUNTS else number
 
 
