@@ -41,10 +41,13 @@ DEMO = Path(vllm_frontier.__file__).parent / "models" / "demo-mtp"
 # Says that the version comes from the engine's log, when it does not.
 UNREAD_VERSION = "not from the log"
 
-# Of an attempt, on a machine that others use too.
-LONGEST_S = 150.0
-# Between the end of a launch's last process and that of its attempt.
-NOTICED_S = 5.0
+# Of a start, which takes 22 s on a machine that nobody else uses.
+READY_TIMEOUT_S = 600.0
+# Between the end of a launch's last process and that of its attempt: where all cores are at work,
+# timers were seen to fire ten seconds late. Who does not notice at all waits ten times as long.
+NOTICED_S = 40.0
+# Between two looks at the clock, or a line and the look at it, likewise.
+LATE_S = 15.0
 
 CONFIG: Mapping[str, Any] = {
     "architectures": ["MiMoForCausalLM"],
@@ -65,6 +68,20 @@ CONFIG: Mapping[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
+
+HELD = """
+import time
+
+def register():
+    from vllm.model_executor.model_loader import register_model_loader
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    @register_model_loader("held")
+    class Held(DummyModelLoader):
+        def load_weights(self, model, model_config):
+            while True:
+                time.sleep(1)
+"""
 
 API_SERVER = "APIServer"
 ENGINE_CORE = "EngineCore"
@@ -89,7 +106,7 @@ def sweep(
             python=PYTHON,
             args={"max_num_seqs": 1},
             env={"HF_HUB_OFFLINE": "1", **(env or {})},
-            ready_timeout_s=240.0,
+            ready_timeout_s=READY_TIMEOUT_S,
         ),
         grid=Grid((0,), (1024,), (False,), (1.0,)),
         workload=workload
@@ -107,11 +124,17 @@ def without_weights(folder: Path, **changes: Any) -> ModelSpec:
     return ModelSpec("tiny", str(folder), args=args)
 
 
-def slow_to_load(folder: Path) -> ModelSpec:
-    """A model that is large enough for its load to last some seconds."""
-    return without_weights(
-        folder, hidden_size=1024, intermediate_size=8192, num_hidden_layers=16, vocab_size=65536
-    )
+def never_loaded(folder: Path) -> SweepSpec:
+    """A sweep whose model is loaded for as long as its worker lives: by a plugin of vLLM."""
+    model = without_weights(folder)
+    plugin = folder / "plugin"
+    told = plugin / "held-1.dist-info"
+    told.mkdir(parents=True)
+    (plugin / "held.py").write_text(HELD)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: held\nVersion: 1\n")
+    (told / "entry_points.txt").write_text("[vllm.general_plugins]\nheld = held:register\n")
+    model = replace(model, args={**model.args, "load_format": "held"})
+    return sweep(model, env={"PYTHONPATH": str(plugin)})
 
 
 @dataclass
@@ -290,25 +313,28 @@ def assert_row(
 def _assert_times(finished: Finished, *, started: bool) -> None:
     row = finished.row
     passed = (row["ended_at"] - row["started_at"]).total_seconds()
-    assert abs(row["wall_s"] - passed) < 1.0
-    assert 0.0 < row["wall_s"] < LONGEST_S
-    if row["wall_s"] > 1.0:  # some end before anybody looks
+    assert row["wall_s"] > 0.0
+    assert abs(row["wall_s"] - passed) < LATE_S
+    if finished.live.last_alive_at:  # some end before anybody looks
         assert row["ended_at"].timestamp() - finished.live.last_alive_at < NOTICED_S
-        assert 0.2 < row["memory_used_peak_gib"] < 8.0
+    # Of what ends early there may be no sample, or one from before it had any memory.
+    least_gib = 0.2 if started else 0.0
+    assert least_gib <= (row["memory_used_peak_gib"] or 0.0) < 8.0
     assert (row["ready_s"] is not None) is started
     assert (row["measure_s"] is not None) is started
     assert (row["ready_s"] or 0.0) + (row["measure_s"] or 0.0) <= row["wall_s"]
     written_at = _first_words_at(finished.log)
     if written_at is not None:
-        # The log tells whole seconds, and is looked at a few times a second.
+        # The log tells whole seconds.
         said = (written_at - row["started_at"]).total_seconds()
-        assert said - 0.1 <= row["spawn_s"] < said + 3.0
+        assert said - 0.1 <= row["spawn_s"] < said + 1.0 + LATE_S
         assert row["spawn_s"] < (row["ready_s"] or row["wall_s"])
 
 
 def _first_words_at(log: list[str]) -> datetime | None:
-    """When the server told its settings, from the log's own clock."""
-    stamps = (re.search(r" INFO (\d\d-\d\d \d\d:\d\d:\d\d) .*non-default args:", x) for x in log)
+    """When the server told its version, or else its settings, from the log's own clock."""
+    words = r" INFO (\d\d-\d\d \d\d:\d\d:\d\d) .*(?: version \d|non-default args:)"
+    stamps = (re.search(words, line) for line in log)
     stamp = next((found[1] for found in stamps if found), None)
     if stamp is None:
         return None

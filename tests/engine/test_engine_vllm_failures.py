@@ -13,7 +13,7 @@ from vllm_frontier.grid import Cell
 from vllm_frontier.outcome import FailureClass, Phase
 from vllm_frontier.spec import ModelSpec, SpeculationSpec
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
 # 4 layers and the head, keys and values, 2 heads of 32, 2 bytes each.
 KV_BYTES_PER_TOKEN = 5 * 2 * 2 * 32 * 2

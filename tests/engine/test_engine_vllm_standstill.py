@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_attempt import DEMO, WORKER, Live, assert_row, attempt, slow_to_load, sweep
+from real_attempt import (
+    DEMO,
+    READY_TIMEOUT_S,
+    WORKER,
+    Live,
+    assert_row,
+    attempt,
+    never_loaded,
+    sweep,
+)
 
 from vllm_frontier.engine.registry import create_engine
 from vllm_frontier.grid import Cell
@@ -22,21 +31,24 @@ from vllm_frontier.launch.ports import free_port
 from vllm_frontier.measure.reply import RequestFailure, StreamReader
 from vllm_frontier.outcome import FailureClass, Phase
 from vllm_frontier.spec import ModelSpec, SweepSpec, WorkloadSpec
-from vllm_frontier.trial import Progress
+from vllm_frontier.trial import Progress, failures
 from vllm_frontier.trial import attempt as trial
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
 CELL = Cell(depth=0, context=2048, graphs=False, utilization=1.0)
 MODEL = ModelSpec("demo-mtp", str(DEMO), args={"dtype": "float32"})
 WORKLOAD = WorkloadSpec(tasks=("prose",), repeats=1, warmups=0, max_tokens=64, prefill_tokens=64)
 # In place of ten seconds, so that the test does not take as long.
 STOPPED_S = 3.0
+# Until the launch has ended, on however busy a machine.
+NOTICED_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "STOPPED_S", STOPPED_S)
+    monkeypatch.setattr(failures, "DEATH_NOTICE_S", NOTICED_S)
 
 
 class Stop:
@@ -55,15 +67,15 @@ class Stop:
             self.live.look()
             self.pid = self.live.pid(WORKER)
             if self.pid is not None:
-                os.kill(self.pid, signal.SIGSTOP)
                 self.at = time.time()
+                os.kill(self.pid, signal.SIGSTOP)
 
 
 def assert_noticed(stop: Stop, row: dict[str, object]) -> None:
     assert f"process {stop.pid} (" in str(row["evidence"])
     assert f"was stopped for {STOPPED_S:g} s" in str(row["evidence"])
     ended_at = row["ended_at"].timestamp()  # type: ignore[attr-defined]
-    assert STOPPED_S - 1.0 < ended_at - stop.at < STOPPED_S + 15.0
+    assert STOPPED_S - 0.1 < ended_at - stop.at < STOPPED_S + NOTICED_S
 
 
 def test_a_worker_that_is_stopped_while_it_loads(tmp_path: Path) -> None:
@@ -74,7 +86,7 @@ def test_a_worker_that_is_stopped_while_it_loads(tmp_path: Path) -> None:
         if progress.phase is Phase.LOAD:
             stop()
 
-    finished = attempt(sweep(slow_to_load(tmp_path)), CELL, tmp_path, step=step)
+    finished = attempt(never_loaded(tmp_path), CELL, tmp_path, step=step)
     assert_row(finished, FailureClass.STARTUP_TIMEOUT, Phase.LOAD, words=("stopped",), in_log=False)
     assert_noticed(stop, finished.row)
 
@@ -134,7 +146,7 @@ def other(tmp_path: Path) -> Iterator[int]:
             plan.argv, env={**os.environ, **given}, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + READY_TIMEOUT_S
         while not _healthy(port):
             assert server.poll() is None
             assert time.monotonic() < deadline
@@ -142,12 +154,12 @@ def other(tmp_path: Path) -> Iterator[int]:
         yield port
     finally:
         server.terminate()  # in good order: nobody would remove its shared memory
-        server.wait(60)
+        server.wait(300)
 
 
 def _healthy(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
@@ -156,9 +168,9 @@ def _healthy(port: int) -> bool:
 def _served(port: int) -> tuple[str, float]:
     """The name of the model that answers, and how many requests it has answered."""
     url = f"http://127.0.0.1:{port}"
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer:
         name = json.load(answer)["data"][0]["id"]
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     counts = [line for line in lines if line.startswith("vllm:request_success_total{")]
     return name, sum(float(line.rpartition(" ")[2]) for line in counts)
