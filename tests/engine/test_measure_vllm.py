@@ -15,20 +15,24 @@ import pytest
 
 import vllm_frontier
 from vllm_frontier.measure.client import FailureKind, Reply, RequestFailure, ServerClient
+from vllm_frontier.measure.pace import SLOWEST
 from vllm_frontier.measure.prompts import PromptSource, load_prompts
+from vllm_frontier.measure.runs import settled_growth
 from vllm_frontier.measure.session import fill, measure, planned_runs
 from vllm_frontier.measure.task import load_task
 from vllm_frontier.outcome import Run
 from vllm_frontier.spec import WorkloadSpec
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 PYTHON = os.environ.get("VLLM_FRONTIER_TEST_PYTHON") or sys.executable
 MODEL = Path(vllm_frontier.__file__).parent / "models" / "demo-mtp"
 SERVED_NAME = "measured-here"
 CONTEXT = 2048
 DEPTH = 2
-READY_TIMEOUT_S = 240.0
+READY_TIMEOUT_S = 600.0  # a start takes 22 s on a machine that nobody else uses
+REQUEST_TIMEOUT_S = 60.0
+FILL_TIMEOUT_S = 120.0
 
 
 def _command(port: int) -> list[str]:
@@ -76,7 +80,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerClient]:
             start_new_session=True,
         )
     try:
-        with ServerClient(f"http://127.0.0.1:{port}", SERVED_NAME, request_timeout_s=60) as made:
+        url = f"http://127.0.0.1:{port}"
+        with ServerClient(url, SERVED_NAME, request_timeout_s=REQUEST_TIMEOUT_S) as made:
             deadline = time.monotonic() + READY_TIMEOUT_S
             while not made.healthy():
                 assert process.poll() is None, log.read_text(errors="replace")[-3000:]
@@ -112,20 +117,18 @@ def test_tokens_of_a_text_are_a_prompt_of_that_length(client: ServerClient) -> N
     assert isinstance(reply, Reply)
     assert reply.prompt_tokens == len(tokens)
     assert (reply.completion_tokens, reply.finish_reason) == (4, "length")
-    assert 0 < reply.ttft_s < 30
+    assert 0 < reply.ttft_s < REQUEST_TIMEOUT_S
 
 
 def test_the_counters_grow_by_what_usage_says(client: ServerClient) -> None:
     before = client.counters()
-    reply = client.complete(list(range(300, 400)), max_tokens=50, ignore_eos=True)
-    time.sleep(0.5)
-    after = client.counters()
-    assert isinstance(reply, Reply)
     assert before is not None
-    assert after is not None
+    reply = client.complete(list(range(300, 400)), max_tokens=50, ignore_eos=True)
+    assert isinstance(reply, Reply)
 
-    growth = after - before
+    growth = settled_growth(client, before, timeout_s=REQUEST_TIMEOUT_S)
 
+    assert growth is not None
     assert growth.requests_finished == growth.decode_time_count == 1
     assert growth.prompt_tokens == reply.prompt_tokens == 100
     assert growth.generation_tokens == reply.completion_tokens == 50
@@ -140,13 +143,13 @@ def test_the_counters_grow_by_what_usage_says(client: ServerClient) -> None:
 
 
 def test_fill_serves_exactly_the_window(client: ServerClient) -> None:
-    run = fill(client, CONTEXT, 120.0)
+    run = fill(client, CONTEXT, FILL_TIMEOUT_S)
 
     assert isinstance(run, Run)
     assert (run.prompt_tokens, run.completion_tokens) == (CONTEXT - 16, 16)
     assert run.cached_tokens == 0
     assert run.prefill_tok_s is not None
-    assert run.prefill_tok_s > 100
+    assert run.prefill_tok_s > (CONTEXT - 16) / FILL_TIMEOUT_S
 
 
 def test_a_prompt_beyond_the_window_is_refused(client: ServerClient) -> None:
@@ -166,7 +169,8 @@ def test_every_run_is_measured_on_the_server_s_clock(runs: list[Run]) -> None:
     for run in (run for run in runs if run.kind == "decode"):
         assert run.decode_tok_s_server is not None
         assert run.decode_tok_s == run.decode_tok_s_server
-        assert 5 < run.decode_tok_s < 20_000
+        # No answer takes as long as a request may, and no machine here is as fast.
+        assert ((run.completion_tokens or 0) - 1) / 400 < run.decode_tok_s < 100_000
         assert run.decode_s is not None
         assert run.decode_s * run.decode_tok_s == pytest.approx((run.completion_tokens or 0) - 1)
 
@@ -175,7 +179,8 @@ def test_nothing_that_is_measured_was_cached(runs: list[Run]) -> None:
     assert [run.cached_tokens for run in runs] == [0] * len(runs)
     prefill = [run for run in runs if run.kind == "prefill"]
     assert [run.prompt_tokens for run in prefill] == [CONTEXT // 2] * 2
-    assert all(run.prefill_tok_s is not None and run.prefill_tok_s > 100 for run in prefill)
+    slowest = CONTEXT // 2 / SLOWEST.limit_s(CONTEXT // 2, 1)  # more would have been too late
+    assert all(run.prefill_tok_s is not None and run.prefill_tok_s > slowest for run in prefill)
 
 
 def test_a_salt_keeps_the_prefix_cache_away_and_greedy_answers_repeat(
