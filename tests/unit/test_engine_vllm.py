@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -50,9 +49,7 @@ def environment(tmp_path: Path) -> Path:
 
 def test_version_of_another_interpreter(environment: Path) -> None:
     engine = make(EngineSpec(kind="vllm", python=str(environment / "bin" / "python")))
-    begin = time.monotonic()
     assert engine.version() == "0.33.1"
-    assert time.monotonic() - begin < 5
     assert make(EngineSpec(kind="vllm-cpu", python=str(environment / "bin" / "python"))).version()
 
 

@@ -94,4 +94,4 @@ def test_a_large_grid_takes_a_moment() -> None:
         model = MemoryModel(spec.card.memory_gib, prior)
         began = time.process_time()
         assert len(expected_launches(spec, prior, model, ())) > 300
-        assert time.process_time() - began < 5
+        assert time.process_time() - began < 20  # several times what it takes

@@ -70,4 +70,4 @@ def test_ten_thousand_cells_take_a_moment() -> None:
     assert len(cells) > 9000
     began = time.process_time()
     assert len(set(balanced_order(cells, 0))) == len(cells)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 8  # several times what it takes

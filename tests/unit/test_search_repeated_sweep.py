@@ -253,4 +253,4 @@ def test_ten_thousand_cells_take_a_moment() -> None:
     )
     began = time.process_time()
     assert len(drive(repeated(cells=cells, replicates=2), works, limit=10**5)) == 2 * len(cells) + 1
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 15  # several times what it takes

@@ -117,5 +117,5 @@ def test_a_large_grid_takes_a_moment() -> None:
     cells = Grid(tuple(range(7)), contexts, (False, True), (0.85, 0.9, 0.93, 0.95)).cells()
     began = time.process_time()
     outcomes = [simulate_attempt(RTX5090, cell) for cell in cells]
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 3  # ten times what it takes
     assert (len(outcomes), {each.started for each in outcomes}) == (672, {False, True})

