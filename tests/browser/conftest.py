@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opened import Open, Opened
+from opened import PATIENCE_MS, Open, Opened
 from playwright.sync_api import Browser, Request, sync_playwright
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, offline=True, **more
         )
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         seen = Opened(page)
         opened.append(seen)

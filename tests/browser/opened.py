@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from playwright.sync_api import Error, Page
 
+# A browser on a busy machine may need long for what it else does within moments.
+PATIENCE_MS = 120_000
+
 
 @dataclass
 class Opened:
@@ -24,6 +27,6 @@ Open: TypeAlias = Callable[..., Opened]
 def keep(page: Page, file: Path, *, whole: bool = True) -> None:
     """Keep a picture of the whole page, or of its top where a busy browser gives up on that."""
     try:
-        page.screenshot(path=file, full_page=whole)
+        page.screenshot(path=file, full_page=whole, timeout=30_000)
     except Error:
         page.screenshot(path=file)

@@ -1,6 +1,7 @@
 """The page of a report in a real browser: what is on it, and whether everybody can use it."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import golden_sweeps as golden
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from opened import Open, keep
-from playwright.sync_api import Page
+from opened import PATIENCE_MS, Open, keep
+from playwright.sync_api import Page, expect
 
 from vllm_frontier.report.pages import sweep_report
 from vllm_frontier.store.paths import ReportPaths
@@ -233,7 +234,7 @@ def test_a_picture_is_walked_by_keyboard(pages: dict[str, Path], open_page: Open
     page.keyboard.press("PageDown")
     assert focused(page) == last
     page.keyboard.press("Escape")
-    assert tooltip.count() == 0 or not tooltip.is_visible()
+    expect(tooltip).to_be_hidden(timeout=PATIENCE_MS)
     page.keyboard.press("Tab")
     # The panel that is left is not entered again.
     assert page.evaluate(
@@ -250,9 +251,10 @@ def test_a_mark_that_is_pointed_at_tells_itself(pages: dict[str, Path], open_pag
     mark = page.locator(f"#fits {MARKS}").nth(3)
     mark.hover()
     tooltip = page.get_by_role("tooltip")
+    expect(tooltip).to_be_visible(timeout=PATIENCE_MS)
     assert tooltip.inner_text().split() == str(mark.get_attribute("aria-label")).split()
     page.mouse.move(1, 1)
-    assert not tooltip.is_visible()
+    expect(tooltip).to_be_hidden(timeout=PATIENCE_MS)
 
 
 def test_tab_comes_to_everything_in_reading_order(pages: dict[str, Path], open_page: Open) -> None:
@@ -288,11 +290,15 @@ def test_tab_comes_to_everything_in_reading_order(pages: dict[str, Path], open_p
 def test_a_command_is_copied(pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages["simulated"], permissions=["clipboard-read", "clipboard-write"]).page
     button = page.get_by_role("button", name="Copy").first
+    page.clock.install()
+    page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))  # so that it says so until asked
     button.click()
-    page.get_by_role("button", name="Copied").first.wait_for(timeout=2000)
+    expect(page.get_by_role("button", name="Copied")).to_have_count(1, timeout=PATIENCE_MS)
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == page.locator(".card pre code").first.inner_text()
     assert "--max-model-len" in copied
+    page.clock.run_for(2500)
+    expect(page.get_by_role("button", name="Copied")).to_have_count(0, timeout=PATIENCE_MS)
 
 
 def test_without_script_all_is_there(pages: dict[str, Path], open_page: Open) -> None:
