@@ -1,11 +1,13 @@
 """What stands where a command is told to write: replaced, followed, written into, or left alone."""
 
 import os
+import resource
 import shutil
 import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -148,6 +150,54 @@ def test_a_pipe_is_written_into(sweep: Path, tmp_path: Path, call: Call, command
     reader.join(20)
     assert read[0].lower().startswith(begins)
     assert stat.S_ISFIFO(file.stat().st_mode)
+
+
+@contextmanager
+def no_larger_files_than(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("last", ["report.html", "compare.html"])
+@pytest.mark.usefixtures("other")
+def test_what_cannot_be_written_whole_leaves_all_as_it_was(
+    sweep: Path, tmp_path: Path, call: Call, last: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    words: list[object] = ["report", sweep, "--out", out]
+    if last == "compare.html":
+        words = ["compare", sweep, "other", "--md", out / "compare.md", "--html", out / last]
+    assert call(*words) == (0, "")
+    [largest] = [len(each) for name, each in content(out).items() if name == last]
+    for name in content(out):
+        (out / name).write_text("of an earlier one")
+    before = content(out)
+    with no_larger_files_than(largest - 100):
+        code, told = call(*words)
+    assert (code, told) == (
+        2,
+        f"vllm-frontier: {out / last} cannot be written: File too large\n",
+    )
+    assert content(out) == before
+    assert call(*words) == (0, "")
+    assert b"of an earlier one" not in content(out).values()
+
+
+@pytest.mark.parametrize("words", [("report", "--out"), ("recommend", "--write")])
+@pytest.mark.usefixtures("before")
+def test_no_empty_folder_is_left(
+    sweep: Path, tmp_path: Path, call: Call, words: tuple[str, str]
+) -> None:
+    with no_larger_files_than(10):
+        code, told = call(words[0], sweep, words[1], tmp_path / "new/out")
+    assert code == 2
+    assert told.endswith(" cannot be written: File too large\n")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -24,6 +24,21 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         OSError: the folder cannot be written, or the disk is full; `path` is as it was.
     """
+    temporary = write_aside(path, content)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        remove(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def write_aside(path: Path, content: bytes) -> Path:
+    """Write what is to stand at `path` into a file beside it, durably, to be renamed.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full; nothing is left.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:
         # Not tempfile: its files are private, and results are for everyone the umask allows.
@@ -32,13 +47,19 @@ def write_bytes(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
     except BaseException:
-        # What went wrong is told, not that its traces could not be removed either.
-        with suppress(OSError):
-            temporary.unlink()
+        remove(temporary)
         raise
-    sync_folder(path.parent)
+    return temporary
+
+
+def remove(temporary: Path) -> None:
+    """Remove a file that was written aside.
+
+    What went wrong is told, not that its traces could not be removed either.
+    """
+    with suppress(OSError):
+        temporary.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vllm_frontier.errors import StoreError
@@ -41,7 +42,10 @@ def check(path: Path) -> None:
 
 
 def write_all(files: Sequence[tuple[Path, bytes]]) -> None:
-    """Write files that the user named, in order, the first when it is seen that all can be.
+    """Write files that the user named, in order, the first when all are written beside it.
+
+    So a disk that is full leaves what was there, and no file of an earlier report stands beside
+    one of the new.
 
     Raises:
         StoreError: one cannot be written, or two are one.
@@ -54,8 +58,16 @@ def write_all(files: Sequence[tuple[Path, bytes]]) -> None:
             both = f"{path} is" if path == seen[place] else f"{seen[place]} and {path} are"
             raise StoreError(f"{both} one file to hold two: name another for one of them")
         seen[place] = path
-    for path, content in files:
-        _write(path, content)
+    aside: dict[Path, Path] = {}
+    try:
+        for path, content in files:
+            if temporary := _written_aside(path, content):
+                aside[path] = temporary
+        for path, content in files:
+            _put(path, content, aside)
+    finally:
+        for temporary in aside.values():
+            atomic.remove(temporary)
 
 
 def check_folder(folder: Path) -> None:
@@ -77,27 +89,54 @@ def check_folder(folder: Path) -> None:
         raise cannot(folder, error) from None
 
 
-def make_folder(folder: Path) -> None:
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
     """Make a folder where it is missing, and those above it; a link is followed.
+
+    Those that were made are removed where what is to be written there cannot be.
 
     Raises:
         StoreError: it cannot be made.
     """
+    made: list[Path] = []
     try:
-        folder.resolve().mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:
-        raise cannot(folder, error) from None
+        try:
+            target = folder.resolve()
+            made += [each for each in (target, *target.parents) if not each.exists()]
+            target.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError) as error:
+            raise cannot(folder, error) from None
+        yield
+    except BaseException:
+        for each in made:
+            with suppress(OSError):  # not made, or something else was put there
+                each.rmdir()
+        raise
 
 
-def _write(path: Path, content: bytes) -> None:
+def _written_aside(path: Path, content: bytes) -> Path | None:
+    """A file that is to take the place of another; None for what is written into."""
+    try:
+        if _descriptor(path) is not None or _is_stream(_kind(path)):
+            return None
+        return atomic.write_aside(path.resolve(), content)
+    except OSError as error:
+        raise cannot(path, error) from None
+
+
+def _put(path: Path, content: bytes, aside: dict[Path, Path]) -> None:
+    """Put what was written aside into its place, or write into what is none."""
     try:
         number = _descriptor(path)
-        if number is not None:  # as it is open: opened anew it would be written from its start
+        if path in aside:
+            target = path.resolve()
+            aside[path].replace(target)
+            del aside[path]
+            atomic.sync_folder(target.parent)
+        elif number is not None:  # as it is open: opened anew it would be written from its start
             _write_into(os.dup(number), content)
-        elif _is_stream(_kind(path)):
-            _write_into(os.open(path, os.O_WRONLY | os.O_NOCTTY), content)
         else:
-            atomic.write_bytes(path.resolve(), content)
+            _write_into(os.open(path, os.O_WRONLY | os.O_NOCTTY), content)
     except OSError as error:
         raise cannot(path, error) from None
 

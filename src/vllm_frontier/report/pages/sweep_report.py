@@ -104,7 +104,7 @@ def _begun(figure: Figure, beside: Beside | None) -> Callable[[], list[str]]:
 
 
 def write(sweep: Path, folder: Path, beside: Beside) -> dict[str, Any]:
-    """Write the report of a sweep into a folder, each file all at once, the page last.
+    """Write the report of a sweep into a folder, all of it or nothing, the page last.
 
     Args:
         sweep: its folder.
@@ -138,11 +138,8 @@ def _written(report: Report, files: picture_file.Files, paths: ReportPaths) -> d
         plots.append({"name": name, **{kind: str(path) for kind, path in where.items()}})
     contents += pages  # the page last
     named.check_folder(paths.plots)
-    if paths.root.is_dir():  # or a folder is left there for a page that cannot be written
-        named.check(paths.markdown)
-        named.check(paths.html)
-    named.make_folder(paths.plots)
-    named.write_all(contents)
+    with named.made_folder(paths.plots):
+        named.write_all(contents)
     for name in set(NAMES) - {each["name"] for each in plots}:  # of an earlier report
         for kind in _KINDS:
             if (paths.plots / f"{name}.{kind}").is_file():

@@ -37,8 +37,8 @@ def write(advice: Advice, folder: Path) -> Advice:
     try:
         named.check_folder(folder)
         new = list(_new(contents))
-        named.make_folder(folder)
-        named.write_all(new)
+        with named.made_folder(folder):
+            named.write_all(new)
     except StoreError as error:
         raise ConfigError(f"--write: {error}") from error
     except OSError as error:
