@@ -86,3 +86,16 @@ def test_one_heading_and_headings_in_order(file: Path, open_page: Open) -> None:
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
     assert opened.locator("h1").inner_text() == '"awq" against "nvfp4" (simulated)'
+
+
+def test_on_paper_no_column_is_cut(file: Path, open_page: Open) -> None:
+    opened = open_page(file, width=688).page  # between the margins of A4
+    opened.emulate_media(media="print")
+    found = opened.locator("table").evaluate_all(
+        """all => all.map((each) => ({
+          columns: each.tHead.rows[0].cells.length,
+          over: each.getBoundingClientRect().right - document.documentElement.clientWidth,
+        }))"""
+    )
+    assert max(each["columns"] for each in found) >= 13
+    assert [each for each in found if each["over"] > 0] == []

@@ -318,3 +318,36 @@ def test_the_page_prints(pages: dict[str, Path], open_page: Open, screenshots: P
     content = page.pdf(path=screenshots / "simulated.pdf", format="A4")
     assert content.startswith(b"%PDF")
     assert len(content) > 50_000
+
+
+PAPER = 688  # pixels between the margins of A4
+
+
+def test_what_is_folded_prints(pages: dict[str, Path], open_page: Open) -> None:
+    page = open_page(pages["large"], width=PAPER).page
+    folded = "#boundaries details > .scroll >> nth=0 >> tbody tr"
+    assert page.locator(folded).count() > 40
+    assert not page.locator(folded).last.is_visible()
+    page.emulate_media(media="print")
+    assert page.locator(folded).last.is_visible()
+    hidden = page.locator("details").evaluate_all(
+        """all => all.flatMap((each) => [...each.querySelectorAll("pre, tr, li, p")])
+          .filter((each) => !each.checkVisibility()).map((each) => each.outerHTML.slice(0, 200))"""
+    )
+    assert hidden == []
+    assert overflow(page) == []
+
+
+def test_a_heading_on_paper_stays_with_what_follows(
+    pages: dict[str, Path], open_page: Open
+) -> None:
+    page = open_page(pages["every_outcome"], width=PAPER).page
+    page.emulate_media(media="print")
+    # A grid would let the heading before it stay behind.
+    assert page.evaluate("getComputedStyle(document.querySelector('#failures .list')).display") == (
+        "block"
+    )
+    kept = page.locator("h2, h3, .question, summary, figcaption").evaluate_all(
+        "all => [...new Set(all.map(each => getComputedStyle(each).breakAfter))]"
+    )
+    assert kept == ["avoid"]
