@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kills"))
 
-from kill_trial import GONE_WITHIN_S, Kill, KillTrial, Verdict
+from kill_trial import ORPHANS_S, Kill, KillTrial, Verdict
 from phases import PHASES_OF_VLLM
 from sweep_under_test import (
     CELLS,
@@ -99,7 +99,7 @@ class Row:
         self.left += left
         # What nobody is left to end, the next start ends.
         self.slowest_s = max(
-            self.slowest_s, GONE_WITHIN_S if verdict.gone_s is None else verdict.gone_s
+            self.slowest_s, ORPHANS_S if verdict.gone_s is None else verdict.gone_s
         )
 
 
@@ -138,14 +138,14 @@ class Count:
             yield _line(how, who, phase, row)
             for name in ("kills", "equal", "twice", "processes", "left"):
                 setattr(whole, name, getattr(whole, name) + getattr(row, name))
-            if row.slowest_s != GONE_WITHIN_S:
+            if row.slowest_s != ORPHANS_S:
                 whole.slowest_s = max(whole.slowest_s, row.slowest_s)
         yield _line("all", "", "", whole)
 
 
 def _line(how: str, who: str, phase: str, row: Row) -> str:
     figures = f"{row.kills} | {row.equal} | {row.twice} | {row.processes} | {row.left}"
-    slowest = "next start" if row.slowest_s == GONE_WITHIN_S else f"{row.slowest_s:.2f}"
+    slowest = "next start" if row.slowest_s == ORPHANS_S else f"{row.slowest_s:.2f}"
     return f"| {how} | {who} | {phase} | {figures} | {slowest} |"
 
 
@@ -191,7 +191,7 @@ def _simulated(folder: Path, count: Count, options: argparse.Namespace) -> None:
         while count.kills < wanted:
             many = min(options.per_sweep, wanted - count.kills)
             with SweepUnderTest(_new(folder), (*WORDS, card), program=program) as sweep:
-                trial = KillTrial(sweep, reference)
+                trial = KillTrial(sweep, reference, sweeps=1)
                 if ending:
                     _strike(trial, _drawn(draw, ending, survived, many))
                 else:
@@ -226,7 +226,12 @@ def _real(folder: Path, count: Count, options: argparse.Namespace) -> None:
         for kills in ON_VLLM:
             with SweepUnderTest(_new(folder), words, cells=CELLS_OF_VLLM, limit_s=VLLM_S) as sweep:
                 trial = KillTrial(
-                    sweep, reference, phases=PHASES_OF_VLLM, exact=False, notice_s=VLLM_NOTICE_S
+                    sweep,
+                    reference,
+                    phases=PHASES_OF_VLLM,
+                    exact=False,
+                    notice_s=VLLM_NOTICE_S,
+                    sweeps=1,
                 )
                 _strike(trial, kills[: options.kills - count.kills])
                 count.add("real vLLM", trial.settle())

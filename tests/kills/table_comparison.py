@@ -84,13 +84,17 @@ SAME_ON_VLLM: Mapping[str, Sequence[str]] = {
 _SHOWN = 3
 
 
-def differences(folder: Path, reference: Path, *, exact: bool = True) -> list[str]:
+def differences(
+    folder: Path, reference: Path, *, exact: bool = True, scores: bool = True
+) -> list[str]:
     """In what the tables of two sweeps differ, one line each; empty for equal ones.
 
     Args:
         folder: of the sweep that was killed.
         reference: of the sweep that was not.
         exact: compare everything but `IGNORED`, else `SAME_ON_VLLM` only.
+        scores: compare the runs too that score what was written. A server that is killed while it
+            scores has measured its cell all the same.
     """
     found: list[str] = []
     for name in KEYS:
@@ -98,7 +102,7 @@ def differences(folder: Path, reference: Path, *, exact: bool = True) -> list[st
         if not file.is_file():
             found.append(f"{name}: there is no such table")
             continue
-        here, there = _deciding(folder, name), _deciding(reference, name)
+        here, there = (_deciding(each, name, scores) for each in (folder, reference))
         columns = _compared(name, there.columns, exact)
         if here.columns != there.columns:
             found.append(f"{name}: other columns: {here.columns}")
@@ -116,11 +120,13 @@ def _compared(table: str, columns: Sequence[str], exact: bool) -> list[str]:
     return [name for name in columns if name not in IGNORED[table]]
 
 
-def _deciding(folder: Path, table: str) -> pl.DataFrame:
+def _deciding(folder: Path, table: str, scores: bool) -> pl.DataFrame:
     """A table without the rows that a kill may add."""
     content = pl.read_parquet(folder / f"{table}.parquet")
     if table not in ("trials", "runs"):
         return content
+    if table == "runs" and not scores:
+        content = content.filter(pl.col("kind") != "probe")
     trials = pl.read_parquet(folder / "trials.parquet")
     last = trials.filter(pl.col("status").is_in(FINAL)).group_by("cell_id").agg(pl.max("attempt"))
     return content.join(last, on=["cell_id", "attempt"], how="semi")

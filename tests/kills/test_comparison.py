@@ -46,6 +46,16 @@ def test_a_run_too_few_is_told_with_its_key(copy: Path, undisturbed: Path) -> No
     assert "instead of 27; missing ['" in differences(copy, undisturbed / "s")[0]
 
 
+def test_a_score_too_few_is_told_unless_the_server_was_killed(
+    copy: Path, undisturbed: Path
+) -> None:
+    change(copy, "runs", lambda content: content.filter(pl.col("kind") != "probe"))
+    told = differences(copy, undisturbed / "s")
+    assert told[0].startswith("runs: 15 rows instead of 27; missing ['")
+    assert " probe " in told[0]
+    assert differences(copy, undisturbed / "s", scores=False) == []
+
+
 def test_a_boundary_on_the_other_side_is_told(copy: Path, undisturbed: Path) -> None:
     change(copy, "boundaries", lambda content: content.with_columns(max_context_works=0))
     told = differences(copy, undisturbed / "s")

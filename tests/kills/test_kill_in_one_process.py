@@ -12,6 +12,8 @@ import pytest
 from kill_trial import Kill, KillTrial
 from sweep_under_test import IN_ONE_PROCESS, NewSweep
 
+pytestmark = pytest.mark.timeout(1800)
+
 SEED = 20
 WHOLE = ("driver",)
 ORPHANS = ("driver", "supervisor")

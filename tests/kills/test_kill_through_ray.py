@@ -11,7 +11,7 @@ import pytest
 from kill_trial import Kill, KillTrial
 from sweep_under_test import NewSweep
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_driver(new_sweep: NewSweep, card: Path, undisturbed: Path) -> None:
