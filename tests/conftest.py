@@ -1,15 +1,27 @@
-"""How tests are spread over workers when they run side by side (`pytest -n 2`).
+"""How tests are spread over workers when they run side by side, and how examples are drawn.
 
-Each file stays on one worker, for its fixtures. Files that share costly fixtures stay together,
-and so do those that launch real vLLM: each launch alone keeps every core busy.
+With `pytest -n 2` each file stays on one worker, for its fixtures. Files that share costly fixtures
+stay together, and so do those that launch real vLLM: each launch alone keeps every core busy.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+# The same examples every time, and none that fails because this machine is slow. Others are drawn
+# with `--hypothesis-profile default`.
+settings.register_profile(
+    "same",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("same")
 
 TOGETHER = ("tests/engine/", "tests/kills/")
 

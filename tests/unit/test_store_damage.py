@@ -230,7 +230,9 @@ def test_a_later_version_is_told_and_not_set_aside(store: SweepStore) -> None:
 
 
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     name=st.sampled_from(["trial.parquet", "runs.parquet", "outcome.json", "attempt.json"]),
