@@ -112,7 +112,7 @@ def test_a_free_port_lies_below_those_of_outgoing_connections_and_can_be_bound()
 
 def test_a_port_that_is_listened_on_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as everywhere:
-        port = free_port()
+        port = next(port for port in iter(free_port, None) if is_released(port + 1))
         everywhere.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         everywhere.bind(("0.0.0.0", port))
         everywhere.listen()
