@@ -351,3 +351,21 @@ def test_a_heading_on_paper_stays_with_what_follows(
         "all => [...new Set(all.map(each => getComputedStyle(each).breakAfter))]"
     )
     assert kept == ["avoid"]
+
+
+@pytest.mark.parametrize("width", [1280, 1600])
+def test_the_frontier_is_as_wide_as_there_is_room(
+    width: int, pages: dict[str, Path], open_page: Open
+) -> None:
+    page = open_page(pages["every_outcome"], width=width).page
+    drawn = page.locator("#frontier .panel svg").bounding_box()
+    assert drawn is not None
+    assert 480 <= drawn["width"] <= 610
+
+
+def test_axes_tell_no_pixels(pages: dict[str, Path], open_page: Open) -> None:
+    page = open_page(pages["every_outcome"]).page
+    axes = page.locator("#frontier .role-axis")
+    assert axes.count() >= 2
+    assert set(axes.evaluate_all("all => all.map(each => each.ariaHidden)")) == {"true"}
+    assert not re.search(r'aria-label="[XY]-axis|scale with values', page.content())

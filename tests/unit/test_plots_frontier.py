@@ -10,8 +10,10 @@ from plotted import Mark, marks, panels, texts
 from vllm_frontier.analyze.frontier import frontier as leading
 from vllm_frontier.analyze.memory_split import memory_split
 from vllm_frontier.analyze.standing import standing
+from vllm_frontier.report.plots import frontier_places as places
 from vllm_frontier.report.plots.figure import Figure
 from vllm_frontier.report.plots.frontier import frontier
+from vllm_frontier.report.plots.windows import Windows
 from vllm_frontier.store.tables import frame
 
 Row = dict[str, Any]
@@ -266,3 +268,17 @@ def _places(svg: str, wanted: set[str]) -> dict[str, float]:
         if words in wanted:
             found[words] = float(line.partition("translate(")[2].partition(")")[0].split(",")[1])
     return found
+
+
+def test_names_stand_on_no_part_of_the_line() -> None:
+    best = [(10_000, 200.0), (30_000, 150.0), (40_000, 50.0)]
+    ground = places.Ground(Windows([each for each, _ in best], places.WIDTH), 240.0)
+    curve = list(places.parts(best, ground))
+    x, y = ground.x(40_000), ground.y(50.0)
+    name = (x - 12 - 80, 80.0)  # to the left of the longest window
+    # A little above the mark it would stand on the fall to it.
+    assert places.covers(curve, *name, next(places.around(y)))
+    free = next(at for at in places.around(y) if not places.covers(curve, *name, at))
+    assert free - y >= places.LINE / 2
+    for left, right, top, bottom in curve:
+        assert right <= name[0] or left >= sum(name) or bottom <= free - 6 or top >= free + 6

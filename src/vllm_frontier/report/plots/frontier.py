@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -12,18 +11,18 @@ import polars as pl
 from vllm_frontier.analyze.memory_split import Part
 from vllm_frontier.analyze.verdicts import Verdict
 from vllm_frontier.grid import shortest
+from vllm_frontier.report.plots import frontier_places as places
 from vllm_frontier.report.plots import frontier_words as told
 from vllm_frontier.report.plots import theme, words
 from vllm_frontier.report.plots.figure import Figure, Panel
+from vllm_frontier.report.plots.frontier_places import HEIGHT, LINE, WIDTH, Ground
 from vllm_frontier.report.plots.windows import Windows
 from vllm_frontier.report.wording import listed, titled
 
-_WIDTH, _HEIGHT = 268.0, 230.0  # pixels of the ground
 _AROUND = 52  # pixels of axes and their titles below and above
 _SIZES = (36.0, 260.0)  # square pixels of a mark: no memory left, and most
 _NO_SIZE = 60.0
-_LETTER, _LINE = 7.2, 13.0  # pixels of a letter and of a line of words
-_ABOVE = 17.0  # pixels from the middle of a mark to that of its name
+_LETTER = 7.2  # pixels
 _LINES = 4  # shares of the card with a line of their own
 _ROOM = 1.2  # of the ground above the highest mark: a name, and the sign of a tie below it
 _TIE = 14.0  # pixels from the middle of a mark to that of the sign of a tie
@@ -79,21 +78,6 @@ def _with_room(standing: pl.DataFrame, split: pl.DataFrame | None) -> pl.DataFra
 # The panel
 
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """Where windows and speeds are drawn, in pixels from the lower left."""
-
-    windows: Windows
-    fastest: float
-
-    def x(self, context: int) -> float:
-        return round((self.windows.left(context) + self.windows.right(context)) / 2, 2)
-
-    def y(self, speed: float) -> float:
-        """From the top."""
-        return _HEIGHT * (1 - speed / self.fastest)
-
-
 def _panel(cells: pl.DataFrame, grid: Iterable[int] | None) -> Panel:
     leading = cells.filter(pl.col("leads"))
     high = cells.select(
@@ -101,9 +85,9 @@ def _panel(cells: pl.DataFrame, grid: Iterable[int] | None) -> Panel:
             pl.col("decode_tok_s").max(), pl.col("decode_tok_s_high").filter("leads").max()
         )
     ).item()
-    windows = Windows(sorted(cells["context"].unique()), _WIDTH, grid)
-    ground = _Ground(windows, float(high) * _ROOM)
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, _WIDTH], nice=False), axis=windows.axis())
+    windows = Windows(sorted(cells["context"].unique()), WIDTH, grid)
+    ground = Ground(windows, float(high) * _ROOM)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, WIDTH], nice=False), axis=windows.axis())
     y = alt.Y(
         "decode_tok_s:Q",
         scale=alt.Scale(domain=[0, ground.fastest], nice=False),
@@ -118,10 +102,10 @@ def _panel(cells: pl.DataFrame, grid: Iterable[int] | None) -> Panel:
         *_shares(leading, ground),
         *_signs(leading, ground),
     ]
-    return alt.LayerChart(layer=layers, width=theme.PANEL_WIDTH, height=round(_HEIGHT) + _AROUND)
+    return alt.LayerChart(layer=layers, width=theme.PANEL_WIDTH, height=round(HEIGHT) + _AROUND)
 
 
-def _beaten(cells: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Chart:
+def _beaten(cells: pl.DataFrame, ground: Ground, x: alt.X, y: alt.Y) -> alt.Chart:
     """What others beat; cells that differ in the share alone are one mark."""
     alike = ("context", "depth", "graphs", "extra")
     beaten = cells.filter(~pl.col("leads")).sort("utilization")
@@ -149,7 +133,7 @@ def _beaten(cells: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Cha
     return chart
 
 
-def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+def _lines(leading: pl.DataFrame, ground: Ground) -> Iterator[alt.Chart]:
     """For each share of the card the best that can be had with at most that share."""
     lines = _best_by_share(leading)
     for share, best in lines:
@@ -180,7 +164,7 @@ def _lines(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
         yield chart
 
 
-def _shares(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+def _shares(leading: pl.DataFrame, ground: Ground) -> Iterator[alt.Chart]:
     """The share of the card beside each line: where it ends, or where it leaves the others."""
     lines = _best_by_share(leading)
     ends = {best[-1][0] for _, best in lines}
@@ -191,7 +175,7 @@ def _shares(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
     for share, best in lines:
         context, speed = best[-1] if at_end else best[0]
         at = ground.x(context)
-        to_left = at_end or at > _WIDTH - 40
+        to_left = at_end or at > WIDTH - 40
         rows = [{"x": at, "decode_tok_s": 0.0 if at_end else speed, "text": shortest(share)}]
         yield from _haloed(
             rows,
@@ -225,7 +209,7 @@ def _best(cells: pl.DataFrame) -> list[tuple[int, float]]:
     return found[::-1]
 
 
-def _intervals(leading: pl.DataFrame, ground: _Ground) -> alt.Chart:
+def _intervals(leading: pl.DataFrame, ground: Ground) -> alt.Chart:
     known = leading.drop_nulls(["decode_tok_s_low", "decode_tok_s_high"])
     known = known.unique(["context", "speed_cell"], maintain_order=True)
     rows = [
@@ -250,7 +234,7 @@ def _intervals(leading: pl.DataFrame, ground: _Ground) -> alt.Chart:
     return chart
 
 
-def _points(leading: pl.DataFrame, ground: _Ground, x: alt.X, y: alt.Y) -> alt.Chart:
+def _points(leading: pl.DataFrame, ground: Ground, x: alt.X, y: alt.Y) -> alt.Chart:
     most = leading["room"].max()
     rows = [
         {
@@ -289,7 +273,7 @@ def _size(room: float | None, most: float | None) -> float:
     return round(least + (widest - least) * max(room, 0.0) / most, 1)
 
 
-def _signs(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+def _signs(leading: pl.DataFrame, ground: Ground) -> Iterator[alt.Chart]:
     """`=` above cells that are as fast as the fastest."""
     rows = [
         {"x": ground.x(row["context"]), "decode_tok_s": row["decode_tok_s"]}
@@ -318,9 +302,10 @@ def _tied(leading: pl.DataFrame) -> pl.DataFrame:
 # Names of the choices
 
 
-def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
+def _names(leading: pl.DataFrame, ground: Ground) -> Iterator[alt.Chart]:
     """What the choices are called, beside their marks and not over each other or other signs."""
     placed: list[tuple[float, float, float]] = []  # left, right and middle of each
+    curve = list(places.parts(_best_by_share(leading)[-1][1], ground))
     for row in _tied(leading).iter_rows(named=True):
         x = ground.x(row["context"])
         placed.append((x - _LETTER, x + _LETTER, ground.y(row["decode_tok_s"]) - _TIE))
@@ -329,20 +314,21 @@ def _names(leading: pl.DataFrame, ground: _Ground) -> Iterator[alt.Chart]:
         text = listed(row["choices"])
         x, y = ground.x(row["context"]), ground.y(row["decode_tok_s"])
         width = len(text) * _LETTER
-        to_left = x + 12 + width > _WIDTH
+        to_left = x + 12 + width > WIDTH
         left = max(x - 12 - width, 0.0) if to_left else x + 12
-        middle = next(
+        free = [
             at
-            for at in _around(y)
+            for at in places.around(y)
             if all(
-                left >= other_right or left + width <= other_left or abs(at - other) >= _LINE
+                left >= other_right or left + width <= other_left or abs(at - other) >= LINE
                 for other_left, other_right, other in placed
             )
-        )
+        ]
+        middle = next((at for at in free if not places.covers(curve, left, width, at)), free[0])
         placed.append((left, left + width, middle))
         end = {
             "x": left + width if to_left else left,
-            "decode_tok_s": ground.fastest * (1 - middle / _HEIGHT),
+            "decode_tok_s": ground.fastest * (1 - middle / HEIGHT),
         }
         rows = [{**end, "text": text}]
         leader: alt.Chart = (
@@ -370,16 +356,6 @@ def _haloed(rows: Sequence[dict[str, Any]], **style: Any) -> Iterator[alt.Chart]
             .encode(x=alt.X("x:Q"), y=alt.Y("decode_tok_s:Q"), text=alt.Text("text:N"))
         )
         yield chart
-
-
-def _around(y: float) -> Iterator[float]:
-    """Places for a line of words, the nearest first: a little above, then further up or down."""
-    above = min(max(y - _ABOVE, _LINE / 2), _HEIGHT - _LINE / 2)
-    yield above
-    for step in range(1, 20):
-        for at in (above - step * _LINE, above + step * _LINE):
-            if _LINE / 2 <= at <= _HEIGHT - _LINE / 2:
-                yield at
 
 
 def _colour(row: Mapping[str, Any]) -> str:

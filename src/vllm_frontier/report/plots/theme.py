@@ -104,6 +104,8 @@ def config() -> dict[str, Any]:
             "labelFontSize": 11,
             "titleFontSize": 12,
             "titleFontWeight": "normal",
+            # Read aloud they would tell pixels; marks say in words where they are.
+            "aria": False,
         },
         "legend": {**words, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
         "title": {"color": text, "font": FONT, "fontSize": 12, "anchor": "start", "limit": 600},
