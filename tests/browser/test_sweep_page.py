@@ -330,6 +330,10 @@ def test_what_is_folded_prints(pages: dict[str, Path], open_page: Open) -> None:
     assert not page.locator(folded).last.is_visible()
     page.emulate_media(media="print")
     assert page.locator(folded).last.is_visible()
+    every = page.locator("#boundaries .every")
+    assert not every.is_visible()
+    every.evaluate("each => { each.open = true }")
+    assert every.locator("tbody tr").last.is_visible()
     hidden = page.locator("details").evaluate_all(
         """all => all.flatMap((each) => [...each.querySelectorAll("pre, tr, li, p")])
           .filter((each) => !each.checkVisibility()).map((each) => each.outerHTML.slice(0, 200))"""
