@@ -29,10 +29,10 @@ from demo_sweep import demo_sweep
 
 from vllm_frontier.grid import Cell
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]  # six starts, two at a time
 
 PYTHON = os.environ.get("VLLM_FRONTIER_TEST_PYTHON") or sys.executable
-READY_TIMEOUT_S = 240.0
+READY_TIMEOUT_S = 600.0  # one alone takes 22 s on a machine that nobody else uses
 FORMS = ("command", "config file", "container")
 # With speculation and compiled, and neither; both windows fit what the CPU's slice leaves them.
 FASTEST = Cell(3, 8192, True, 0.6)
@@ -146,7 +146,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> N
         assert process.poll() is None, log.read_text(errors="replace")[-3000:]
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
         try:
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+            urllib.request.urlopen(f"{url}/health", timeout=60).close()
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
         else:
@@ -162,7 +162,7 @@ def get(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def drafts(url: str) -> float | None:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     found = re.findall(r"^vllm:spec_decode_num_drafts_total\{.*\} (\S+)$", text, re.MULTILINE)
     return sum(map(float, found)) if found else None
