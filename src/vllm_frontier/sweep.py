@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -108,10 +109,13 @@ def run_sweep(
     identity = identify(spec, version)
     cells = spec.grid.cells()
     search = create_search(spec, prior_for(spec))
-    store, resumed = SweepStore.create_or_open(
-        folder, document, identity, allow_changed=allow_changed
-    )
-    with store:
+    with ExitStack() as closing:
+        with signals.held():  # it is closed also where a signal comes while it is opened
+            store, resumed = SweepStore.create_or_open(
+                folder, document, identity, allow_changed=allow_changed
+            )
+            closing.enter_context(store)
+        signals.check()
         identity = store.identity
         driver = Driver(spec, identity, version, store, display)
         driver.tell_earlier(search)

@@ -1,7 +1,9 @@
 """What a sweep says of its end: what is left, and whether it would go on."""
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_driver import Silent
@@ -10,6 +12,7 @@ from vllm_frontier.commands.sweeping import _left_open
 from vllm_frontier.config import compose_sweep
 from vllm_frontier.engine.simulated.attempt import simulate_attempt
 from vllm_frontier.engine.simulated.card_file import load_card
+from vllm_frontier.errors import Interrupted
 from vllm_frontier.report import result, state
 from vllm_frontier.search import Search
 from vllm_frontier.signals import Signals
@@ -85,3 +88,33 @@ def test_what_was_inferred_stays_until_it_is_launched(tmp_path: Path) -> None:
     every = sweep(folder, "search=exhaustive")
     assert (len(every.cells), every.inferred, every.out_of_budget) == (CELLS, frozenset(), False)
     assert state.document(SweepStore.open(folder), folder)["state"] == "finished"
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those of before: what has heard a signal ignores further ones to its end."""
+    before = {each: signal.getsignal(each) for each in Signals.WATCHED}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_signal_while_a_sweep_is_begun_leaves_it_without_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = SweepStore.create_or_open
+
+    def begun(*args: Any, **options: Any) -> Any:
+        made = begin(*args, **options)
+        signal.raise_signal(signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr(SweepStore, "create_or_open", begun)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        sweep(tmp_path / "s")
+    assert (tmp_path / "s/sweep.yaml").is_file()
+    assert not (tmp_path / "s/lock.json").exists()
+    assert launches(tmp_path / "s") == 0
+    monkeypatch.undo()
+    assert sweep(tmp_path / "s").left == 0
