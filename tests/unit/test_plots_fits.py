@@ -195,8 +195,8 @@ def test_the_table_tells_what_an_end_rests_on() -> None:
     assert {without[f"depth {depth}"] for depth in range(1, 7)} == {"not in grid"}
     assert found.notes[-1] == (
         "In the table: >= nothing longer in the grid is refused; ~ it, or what is refused next, "
-        "follows from launches of other cells; ? cells between are not known yet; ! a longer window works than one that is "
-        "refused."
+        "follows from launches of other cells; ? cells between are not known yet; ! a longer "
+        "window works than one that is refused."
     )
 
 
