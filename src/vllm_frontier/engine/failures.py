@@ -21,7 +21,7 @@ WRAPPERS = re.compile(
     r"|died unexpectedly"
     r"|Engine process \(pid \d+\) died"
     r"|Failed core proc\(s\)"
-    r"|^RuntimeError: cancelled$"
+    r"|^RuntimeError: (?:cancelled$|Executor failed)"
     r"|Background loop has errored"
     r"|ProcessExitedException|ProcessRaisedException"
     r"|^(?:asyncio\.exceptions\.)?CancelledError"
