@@ -6,7 +6,6 @@ Whatever ends a sweep, its tables are made from the outcomes that it has.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -219,7 +218,8 @@ def check_paths(folder: Path) -> None:
     places = {
         "the folder": folder.absolute(),
         "the current folder": Path.cwd(),
-        "the folder for temporary files": Path(tempfile.gettempdir()),
+        # Not by `tempfile`, which would write there to see whether it can.
+        "the folder for temporary files": Path(os.environ.get("TMPDIR") or "."),
     }
     for what, path in places.items():
         try:

@@ -200,7 +200,7 @@ def test_memory_that_no_launch_told_is_that_of_launches_alike() -> None:
 def test_intervals_of_several_launches_are_within_launches_not_one() -> None:
     twice = [(cell(3, 10_000, attempt=each), 200.0) for each in (1, 2)]
     found = figure([*twice, (cell(0, 40_000), 50.0)])
-    assert "95 %: 199.7 to 200.3, within launches" in found.summary
+    assert "95 %: 199.4 to 200.6, within launches" in found.summary
     assert "one launch" not in f"{found.summary}{found.notes}{found.table}"
 
 
